@@ -1,0 +1,48 @@
+# Every target works on a fresh machine with git, make and python3 (>= 3.11, with venv).
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format pins clean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## play the documents' examples in the terminal
+	@$(BIN)/insync demo
+
+test: check  ## everything `check` does, then real processes and the long property runs
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "property or process"
+
+check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -n auto -m "not process" --cov=insync.rules --cov-fail-under=100
+
+bench:  ## figures beside Apache Kafka
+	@echo "There is nothing to measure yet: benchmarks begin with the first broker."
+	@echo "bench/README.md says what will be measured, and how."
+
+format: $(READY)  ## rewrite the code the way `check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The pinned file names versions and hashes, never the place they came from.
+pins: $(READY)  ## pin the newest allowed versions anew (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-emit-index-url --no-header --output-file requirements.txt
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "insync needs Python 3.11 or newer; try: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
