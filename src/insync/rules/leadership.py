@@ -1,0 +1,267 @@
+"""One partition in the hands of one leader for one epoch: the rules put together.
+
+Events go in and the next state comes out; nothing here waits, stores or sends. The shell around
+it (a broker, a simulation, a replay of recorded telemetry, a scenario) does three things:
+
+1. It reports what happened: `append`, `fetch`, reads, connections, stalls, registrations.
+2. After a fetch it asks `obstacles`, and with none in the way it proposes to let that replica in.
+   At `next_deadline_ms` it asks `leaving`, and proposes to let those go.
+3. It takes each proposal to the metadata store and reports the outcome: `settle`.
+
+An event and a deadline that fall into the same millisecond: the deadline comes first. It was due
+when that millisecond began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from insync.rules import isr as isr_rules
+from insync.rules import membership
+from insync.rules.append_times import AppendTimes
+from insync.rules.eviction import evicted_at_ms
+from insync.rules.follower import Fetch, Follower
+from insync.rules.isr import Isr
+from insync.rules.membership import Obstacle
+from insync.rules.policy import LeaderLog, Policy
+from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
+
+NO_SESSIONS: Mapping[BrokerId, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership:
+    """What the leader knows and promises."""
+
+    policy: Policy
+    fetch_wait_max_ms: int
+    leader: BrokerId
+    epoch: LeaderEpoch
+    isr: Isr
+    end: Offset
+    high_watermark: Offset  # never falls while this leader leads
+    append_times: AppendTimes  # kept up only for a policy that reads it
+    followers: Mapping[BrokerId, Follower]  # every other replica, in assignment order
+    registered: Mapping[BrokerId, Incarnation]  # brokers that live now
+    drained_at_ms: int = NEVER_MS
+
+    @classmethod
+    def begin(
+        cls,
+        *,
+        policy: Policy,
+        fetch_wait_max_ms: int,
+        leader: BrokerId,
+        epoch: LeaderEpoch,
+        replicas: tuple[BrokerId, ...],
+        members: AbstractSet[BrokerId],
+        end: Offset,
+        high_watermark: Offset,
+        registered: Mapping[BrokerId, Incarnation],
+        now_ms: int,
+    ) -> Leadership:
+        """Take over a partition: whoever is in sync stays so, and everybody's clock starts anew."""
+        assert leader in members, "only an in-sync replica leads"
+        assert high_watermark <= end, "a watermark beyond the log"
+        followers = {
+            broker: Follower.member(epoch_started_at_ms=now_ms)
+            if broker in members
+            else Follower.outsider()
+            for broker in replicas
+            if broker != leader
+        }
+        begun = cls(
+            policy=policy,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            leader=leader,
+            epoch=epoch,
+            isr=isr_rules.settled(members),
+            end=end,
+            high_watermark=high_watermark,
+            append_times=AppendTimes(epoch_start=end, epoch_started_at_ms=now_ms),
+            followers=followers,
+            registered=registered,
+        )
+        return begun.with_watermark(now_ms=now_ms)
+
+    @property
+    def epoch_start(self) -> Offset:
+        return self.append_times.epoch_start
+
+    @property
+    def log(self) -> LeaderLog:
+        return LeaderLog(end=self.end, append_times=self.append_times)
+
+    @property
+    def serves_latest(self) -> bool:
+        """KIP-207: until then "latest" could go back on what an earlier leader showed."""
+        return self.high_watermark >= self.epoch_start
+
+    # What happened.
+
+    def append(
+        self,
+        *,
+        end: Offset,
+        now_ms: int,
+        session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS,
+    ) -> Leadership:
+        assert end > self.end, "an append adds something"
+        append_times = self.append_times
+        if self.policy.reads_append_times:
+            append_times = append_times.append(
+                end=end, at_ms=now_ms, lag_time_max_ms=self.policy.lag_time_max_ms
+            )
+        followers = {
+            broker: follower.on_session_fetch(
+                leader_end=self.end,
+                session_fetched_at_ms=session_fetched_at_ms.get(broker, NEVER_MS),
+            )
+            for broker, follower in self.followers.items()
+        }
+        appended = replace(self, end=end, append_times=append_times, followers=followers)
+        return appended.with_watermark(now_ms=now_ms)
+
+    def fetch(self, broker: BrokerId, fetch: Fetch) -> Leadership:
+        """A fetch was read and takes effect now, at `fetch.served_at_ms`."""
+        fetched = self._with(broker, self.followers[broker].on_fetch(fetch))
+        return fetched.with_watermark(now_ms=fetch.served_at_ms)
+
+    def read_began(
+        self,
+        broker: BrokerId,
+        *,
+        read_id: int,
+        connection: int,
+        offset: Offset,
+        parsed_at_ms: int,
+    ) -> Leadership:
+        began = self.followers[broker].on_read_began(
+            read_id=read_id, connection=connection, offset=offset, parsed_at_ms=parsed_at_ms
+        )
+        return self._with(broker, began)
+
+    def read_ended(self, broker: BrokerId, *, read_id: int) -> Leadership:
+        return self._with(broker, self.followers[broker].on_read_ended(read_id))
+
+    def connection_closed(self, broker: BrokerId, *, connection: int) -> Leadership:
+        return self._with(broker, self.followers[broker].on_connection_closed(connection))
+
+    def registration(
+        self, registered: Mapping[BrokerId, Incarnation], *, now_ms: int
+    ) -> Leadership:
+        """Brokers came or went. The reads of a broker whose session ended hold nothing."""
+        followers = {
+            broker: follower
+            if registered.get(broker) == self.registered.get(broker)
+            else follower.on_session_ended()
+            for broker, follower in self.followers.items()
+        }
+        known = replace(self, registered=registered, followers=followers)
+        return known.with_watermark(now_ms=now_ms)
+
+    def stalled(self, stall_ms: int) -> Leadership:
+        """This leader did not run for `stall_ms`. Report it before what waited in the sockets."""
+        limit_ms = self.policy.lag_time_max_ms
+        followers = {
+            broker: follower.on_leader_stall(stall_ms, forgiven_ms_max=limit_ms)
+            for broker, follower in self.followers.items()
+        }
+        return replace(self, followers=followers, append_times=self.append_times.later_by(stall_ms))
+
+    def drained(self, *, now_ms: int) -> Leadership:
+        """All that waited in the sockets during a stall has been read."""
+        return replace(self, drained_at_ms=now_ms)
+
+    # What to do about it.
+
+    def obstacles(self, broker: BrokerId, *, now_ms: int) -> tuple[Obstacle, ...]:
+        """Ask after each fetch of a replica outside the ISR; nothing in the way: it joins."""
+        return membership.obstacles(
+            self.policy,
+            self.followers[broker],
+            self.log,
+            high_watermark=self.high_watermark,
+            registered=self.registered.get(broker),
+            now_ms=now_ms,
+        )
+
+    def deadlines(
+        self, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
+    ) -> dict[BrokerId, int]:
+        """When each member leaves if nothing more happens; who is not listed stays."""
+        deadlines = {}
+        members = isr_rules.committed(self.isr)
+        for broker, follower in self.followers.items():
+            if broker not in members:
+                continue
+            at_ms = evicted_at_ms(
+                self.policy,
+                follower,
+                self.log,
+                session_fetched_at_ms=session_fetched_at_ms.get(broker, NEVER_MS),
+                drained_at_ms=self.drained_at_ms,
+                fetch_wait_max_ms=self.fetch_wait_max_ms,
+            )
+            if at_ms is not None:
+                deadlines[broker] = at_ms
+        return deadlines
+
+    def leaving(
+        self, *, now_ms: int, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
+    ) -> tuple[BrokerId, ...]:
+        """The members whose deadline has come, in assignment order."""
+        deadlines = self.deadlines(session_fetched_at_ms)
+        return tuple(broker for broker, at_ms in deadlines.items() if at_ms <= now_ms)
+
+    def next_deadline_ms(
+        self, *, now_ms: int, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
+    ) -> int | None:
+        """When to look again if nothing more happens: a member leaves, or the watermark is freed.
+
+        The second is KAFKA-4485's pseudo-ISR: a replica outside the ISR that is close holds the
+        watermark, and lets go of it once its lag is past the limit.
+        """
+        moments = list(self.deadlines(session_fetched_at_ms).values())
+        for broker in sorted(self.pseudo_isr(now_ms=now_ms) - isr_rules.committed(self.isr)):
+            lets_go_at_ms = self.policy.leaves_at_ms(
+                self.followers[broker], self.log, session_fetched_at_ms=NEVER_MS
+            )
+            if lets_go_at_ms is not None:
+                moments.append(lets_go_at_ms)
+        return min(moments, default=None)
+
+    def propose_join(self, broker: BrokerId) -> Leadership:
+        return replace(self, isr=isr_rules.expand(self.isr, broker))
+
+    def propose_leave(self, brokers: AbstractSet[BrokerId]) -> Leadership:
+        return replace(self, isr=isr_rules.shrink(self.isr, brokers))
+
+    def settle(self, members: AbstractSet[BrokerId], *, now_ms: int) -> Leadership:
+        """The store's own word on who is in the ISR, whatever became of our proposal."""
+        return replace(self, isr=isr_rules.settled(members)).with_watermark(now_ms=now_ms)
+
+    def pseudo_isr(self, *, now_ms: int) -> frozenset[BrokerId]:
+        return membership.pseudo_isr(
+            self.policy,
+            self.leader,
+            self.followers,
+            self.log,
+            registered=self.registered,
+            now_ms=now_ms,
+        )
+
+    def with_watermark(self, *, now_ms: int) -> Leadership:
+        ends = {broker: follower.end for broker, follower in self.followers.items()}
+        ends[self.leader] = self.end
+        high_watermark = membership.high_watermark(
+            self.isr, self.pseudo_isr(now_ms=now_ms), ends, current=self.high_watermark
+        )
+        if high_watermark == self.high_watermark:
+            return self
+        return replace(self, high_watermark=high_watermark)
+
+    def _with(self, broker: BrokerId, follower: Follower) -> Leadership:
+        return replace(self, followers={**self.followers, broker: follower})

@@ -1,0 +1,135 @@
+"""How long a move takes, which throttle is safe, and whether it is stuck: KIP-73's questions 1-5.
+
+Rates are bytes per second, sizes bytes; `Fraction`s keep the document's divisions exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+from insync.rules.refusals import BadSetting
+
+
+def move_time_ms(
+    *,
+    move_ratio: Fraction,
+    log_bytes_per_broker: int,
+    brokers: int,
+    quota_bytes_per_s: int,
+    bytes_in_per_s_max: int,
+) -> int | None:
+    """Question 1's MoveTime, rounded up; None: it never ends, the quota does not exceed inbound.
+
+    MoveTime = MoveRatio x TotalLogSizePerBroker x #Brokers / (quota - max(BytesInPerSec))
+    """
+    _check_quota(quota_bytes_per_s)
+    spare_bytes_per_s = quota_bytes_per_s - bytes_in_per_s_max
+    if spare_bytes_per_s <= 0:
+        return None
+    to_move = move_ratio * log_bytes_per_broker * brokers
+    return -(-(to_move * 1_000) // spare_bytes_per_s)
+
+
+class ThrottleVerdict(Enum):
+    CANNOT_FINISH = "not above the inbound rate: replicas fall behind as fast as they catch up"
+    SAFE = "above the inbound rate, and leaves the network room for clients"
+    STARVES_CLIENTS = "leaves too little of the network for inbound client traffic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafeRange:
+    """Question 4: IN < T < N - IN/R, both bounds exclusive."""
+
+    above_bytes_per_s: Fraction
+    below_bytes_per_s: Fraction
+
+    @property
+    def is_empty(self) -> bool:
+        """No throttle works: the network is too small for this inbound traffic and a move."""
+        return self.lowest > self.highest
+
+    @property
+    def lowest(self) -> int:
+        """The smallest whole rate inside."""
+        return self.above_bytes_per_s // 1 + 1
+
+    @property
+    def highest(self) -> int:
+        """The largest whole rate inside."""
+        return -(-self.below_bytes_per_s // 1) - 1
+
+    def verdict(self, throttle_bytes_per_s: int) -> ThrottleVerdict:
+        if throttle_bytes_per_s <= self.above_bytes_per_s:
+            return ThrottleVerdict.CANNOT_FINISH
+        if throttle_bytes_per_s >= self.below_bytes_per_s:
+            return ThrottleVerdict.STARVES_CLIENTS
+        return ThrottleVerdict.SAFE
+
+
+def safe_range(
+    *, bytes_in_per_s: int, network_bytes_per_s: int, replication_factor: int
+) -> SafeRange:
+    if replication_factor < 1:
+        raise BadSetting(
+            f"a replication factor of {replication_factor} has no meaning; use 1 or more"
+        )
+    return SafeRange(
+        above_bytes_per_s=Fraction(bytes_in_per_s),
+        below_bytes_per_s=network_bytes_per_s - Fraction(bytes_in_per_s, replication_factor),
+    )
+
+
+def response_bytes_limit(
+    *, brokers: int, quota_bytes_per_s: int, network_bytes_per_s: int, window_s: int
+) -> Fraction:
+    """Question 5, in full: what `replica.fetch.response.max.bytes` must stay below.
+
+    #brokers x response.max.bytes / min(quota x #brokers, network) < window
+    """
+    _check_quota(quota_bytes_per_s)
+    if brokers < 1:
+        raise BadSetting(f"a cluster of {brokers} brokers has no meaning; use 1 or more")
+    return Fraction(window_s * min(quota_bytes_per_s * brokers, network_bytes_per_s), brokers)
+
+
+def response_bytes_limit_by_quota(*, quota_bytes_per_s: int, window_s: int) -> int:
+    """Question 5, reduced: enough while the leaders' quotas together stay below the network."""
+    _check_quota(quota_bytes_per_s)
+    return quota_bytes_per_s * window_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagSample:
+    """SumReplicaLag at a moment."""
+
+    at_ms: int
+    lag_bytes: int
+
+
+class Progress(Enum):
+    DONE = "nothing is left to copy"
+    MOVING = "the lag falls"
+    STUCK = "the lag has not reached a new low for too long: raise the throttle a little"
+
+
+def progress(samples: Sequence[LagSample], *, patience_ms: int) -> Progress:
+    """Question 1's advice: "if this stops reducing, before rebalancing completes".
+
+    Judged by new lows, so that a lag that only swings up and down counts as stuck, while a short
+    rise on the way down does not. Samples are in time order.
+    """
+    assert samples, "no samples, no verdict"
+    latest = samples[-1]
+    if latest.lag_bytes == 0:
+        return Progress.DONE
+    lowest = min(samples, key=lambda sample: (sample.lag_bytes, sample.at_ms))
+    waited_ms = latest.at_ms - lowest.at_ms
+    return Progress.STUCK if waited_ms >= patience_ms else Progress.MOVING
+
+
+def _check_quota(quota_bytes_per_s: int) -> None:
+    if quota_bytes_per_s < 0:
+        raise BadSetting(f"a quota of {quota_bytes_per_s} B/s has no meaning; use 0 or more")

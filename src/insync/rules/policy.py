@@ -1,0 +1,179 @@
+"""Who is in sync: the rule each document proposes, behind one interface.
+
+| name            | from                   | out of sync when (T: `lag_time_max_ms`)               |
+|-----------------|------------------------|-------------------------------------------------------|
+| `messages`      | before KIP-16, article | too many messages behind, or silent for T             |
+| `lag-begin`     | KIP-16                 | short of the end at each fetch for T, or silent for T |
+| `caught-up`     | KAFKA-4485             | not level, and last caught up more than T ago         |
+| `true-lag`      | KAFKA-4485, literally  | lacks a record older than T, or behind, silent for T  |
+| `pending-reads` | KIP-501                | `caught-up` dated at completion, pending reads hold   |
+
+"For T" always means *more than* T: equality is in sync.
+
+While nothing happens a follower only gets staler, so one question answers everything: the first
+millisecond at which it is out (`leaves_at_ms`). It is in sync before that millisecond, and a
+broker that sets its timer to it evicts on the deadline instead of at some later tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from insync.rules.append_times import AppendTimes
+from insync.rules.follower import Follower
+from insync.rules.values import NEVER_MS, UNKNOWN_OFFSET, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderLog:
+    """What a policy may know of the leader's own log."""
+
+    end: Offset
+    append_times: AppendTimes
+
+
+class Policy(Protocol):
+    """One criterion for joining and for staying, so that nobody flaps on the seam."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def lag_time_max_ms(self) -> int: ...
+    @property
+    def pending_reads(self) -> bool:
+        """Whether KIP-501's pending reads block eviction under this policy."""
+
+    @property
+    def reads_append_times(self) -> bool:
+        """Whether the leader must keep `AppendTimes` for it."""
+
+    def leaves_at_ms(
+        self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
+    ) -> int | None:
+        """The first millisecond at which it is out if nothing more happens; None for never.
+
+        `session_fetched_at_ms` is the last request of the follower's fetch session, which counts
+        as a fetch of this partition while the follower is level.
+        """
+
+
+def in_sync(
+    policy: Policy,
+    follower: Follower,
+    log: LeaderLog,
+    *,
+    now_ms: int,
+    session_fetched_at_ms: int = NEVER_MS,
+) -> bool:
+    leaves_at_ms = policy.leaves_at_ms(follower, log, session_fetched_at_ms=session_fetched_at_ms)
+    return leaves_at_ms is None or now_ms < leaves_at_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Before KIP-16. The article's prose says "at" the limit, the code it quotes says past it."""
+
+    lag_time_max_ms: int
+    lag_max_messages: int
+    name: str = "messages"
+    pending_reads: bool = False
+    reads_append_times: bool = False
+
+    def leaves_at_ms(
+        self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
+    ) -> int | None:
+        is_known = follower.end != UNKNOWN_OFFSET
+        if is_known and log.end - follower.end > self.lag_max_messages:
+            return NEVER_MS
+        return _last_fetch_ms(follower, log, session_fetched_at_ms) + self.lag_time_max_ms + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagBegin:
+    """KIP-16: the clock starts at the first fetch short of the end, and stops only at the end."""
+
+    lag_time_max_ms: int
+    name: str = "lag-begin"
+    pending_reads: bool = False
+    reads_append_times: bool = False
+
+    def leaves_at_ms(
+        self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
+    ) -> int | None:
+        since_ms = _last_fetch_ms(follower, log, session_fetched_at_ms)
+        if follower.lag_began_at_ms is not None:
+            since_ms = min(since_ms, follower.lag_began_at_ms)
+        return since_ms + self.lag_time_max_ms + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """KAFKA-4485; with `pending_reads`, KIP-501."""
+
+    lag_time_max_ms: int
+    pending_reads: bool = False
+    reads_append_times: bool = False
+
+    @property
+    def name(self) -> str:
+        return "pending-reads" if self.pending_reads else "caught-up"
+
+    def leaves_at_ms(
+        self,
+        follower: Follower,
+        log: LeaderLog,
+        *,
+        session_fetched_at_ms: int,  # noqa: ARG002 - a level follower never leaves anyway
+    ) -> int | None:
+        if follower.end == log.end:
+            return None
+        since_ms = (
+            follower.caught_up_served_at_ms if self.pending_reads else follower.caught_up_at_ms
+        )
+        return since_ms + self.lag_time_max_ms + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrueLag:
+    """KAFKA-4485's definition of lag taken at its word, with the times KIP-16 wanted."""
+
+    lag_time_max_ms: int
+    pending_reads: bool = False
+    reads_append_times: bool = True
+
+    @property
+    def name(self) -> str:
+        return "true-lag+pending-reads" if self.pending_reads else "true-lag"
+
+    def leaves_at_ms(
+        self,
+        follower: Follower,
+        log: LeaderLog,
+        *,
+        session_fetched_at_ms: int,  # noqa: ARG002 - a level follower never leaves anyway
+    ) -> int | None:
+        if follower.end >= log.end:
+            return None
+        missing_since_ms = log.append_times.first_past_ms(follower.end)
+        assert missing_since_ms is not None, "behind, yet nothing was appended"
+        fetched_at_ms = follower.fetched_at_ms
+        if self.pending_reads:
+            missing_since_ms = max(missing_since_ms, follower.caught_up_served_at_ms)
+            fetched_at_ms = follower.served_at_ms
+        return min(missing_since_ms, fetched_at_ms) + self.lag_time_max_ms + 1
+
+
+def _last_fetch_ms(follower: Follower, log: LeaderLog, session_fetched_at_ms: int) -> int:
+    if follower.end == log.end:
+        return max(follower.fetched_at_ms, session_fetched_at_ms)
+    return follower.fetched_at_ms
+
+
+def half_period_check_at_ms(
+    leaves_at_ms: int, *, lag_time_max_ms: int, first_check_at_ms: int
+) -> int:
+    """When Apache Kafka would notice: its task looks every T/2, so up to 1.5 T pass (KIP-501)."""
+    period_ms = max(1, lag_time_max_ms // 2)
+    periods = -((first_check_at_ms - leaves_at_ms) // period_ms)
+    return first_check_at_ms + max(0, periods) * period_ms

@@ -1,0 +1,132 @@
+"""Moving a partition's replicas: start, complete, cancel.
+
+    replicas = target, then those being removed
+    adding   = target - current          removing = current - target
+
+"Current" is what the partition had before any move that is still under way: a move replaced by
+another is forgotten, and cancelling the second returns to where the first began.
+
+A move completes when every adding replica is in the ISR and the ISR holds at least the effective
+min ISR of the target's members. A target replica that was there before and is dead does not hold
+up the rest (KAFKA-19975).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from insync.rules.acknowledgement import effective_min_isr
+from insync.rules.election import NOBODY, successor
+from insync.rules.partition_state import PartitionState
+from insync.rules.refusals import BadPlan, NothingToCancel, WouldLoseData
+from insync.rules.values import BrokerId
+
+
+def check_target(target: Sequence[BrokerId], *, known: AbstractSet[BrokerId]) -> None:
+    """Refuse a target no partition can have."""
+    if not target:
+        raise BadPlan("the replica list is empty; name at least one broker")
+    twice = sorted(broker for broker, count in Counter(target).items() if count > 1)
+    if twice:
+        raise BadPlan(f"broker {twice[0]} is listed more than once; name each broker once")
+    unknown = sorted(broker for broker in target if broker not in known)
+    if unknown:
+        brokers = ", ".join(str(broker) for broker in sorted(known))
+        raise BadPlan(f"broker {unknown[0]} is not known; this cluster has {brokers}")
+
+
+def origin(state: PartitionState) -> tuple[BrokerId, ...]:
+    """The replicas that are there on their own account, not only because of a move."""
+    return tuple(broker for broker in state.replicas if broker not in state.adding)
+
+
+def start(
+    state: PartitionState,
+    target: tuple[BrokerId, ...],
+    *,
+    known: AbstractSet[BrokerId],
+    live: AbstractSet[BrokerId],
+    cooling: AbstractSet[BrokerId] = NOBODY,
+) -> PartitionState:
+    """Begin to move to `target`, in place of any move under way; a mere reordering is done."""
+    check_target(target, known=known)
+    current = origin(state)
+    removing = tuple(broker for broker in current if broker not in target)
+    started = _with_replicas(state, (*target, *removing), live=live, cooling=cooling)
+    adding = tuple(broker for broker in target if broker not in current)
+    return replace(started, adding=adding, removing=removing)
+
+
+def complete(
+    state: PartitionState,
+    *,
+    min_insync_replicas: int,
+    live: AbstractSet[BrokerId],
+    cooling: AbstractSet[BrokerId] = NOBODY,
+) -> PartitionState:
+    """The state after the move if it can complete now, else the state unchanged.
+
+    A leader that is being removed hands over to a live in-sync replica of the target; while there
+    is none the move goes on.
+    """
+    if not state.is_moving:
+        return state
+    target = tuple(broker for broker in state.replicas if broker not in state.removing)
+    arrived = frozenset(target).intersection(state.isr)
+    min_isr = effective_min_isr(
+        min_insync_replicas=min_insync_replicas, replication_factor=len(target)
+    )
+    has_arrived = arrived.issuperset(state.adding) and len(arrived) >= max(1, min_isr)
+    can_lead = state.leader in arrived or not arrived.isdisjoint(live)
+    if not has_arrived or not can_lead:
+        return state
+    return _with_replicas(state, target, live=live, cooling=cooling)
+
+
+def cancel(
+    state: PartitionState,
+    *,
+    live: AbstractSet[BrokerId],
+    unclean: bool,
+    cooling: AbstractSet[BrokerId] = NOBODY,
+) -> PartitionState:
+    """Go back to the replicas from before the move.
+
+    Refused when none of those is in sync, unless unclean election is allowed: then the first of
+    them that lives starts over with what it has.
+    """
+    if not state.is_moving:
+        raise NothingToCancel("no reassignment of this partition is under way")
+    back = origin(state)
+    survivor = next((broker for broker in back if broker in live), None)
+    if unclean and survivor is not None and not set(back).intersection(state.isr):
+        state = replace(state, isr=(survivor,), leader=None)
+    return _with_replicas(state, back, live=live, cooling=cooling)
+
+
+def _with_replicas(
+    state: PartitionState,
+    replicas: tuple[BrokerId, ...],
+    *,
+    live: AbstractSet[BrokerId],
+    cooling: AbstractSet[BrokerId],
+) -> PartitionState:
+    """The partition on these replicas and no move under way.
+
+    Who is no longer a replica is neither in sync nor leads; if that was the leader, another
+    in-sync replica takes over.
+    """
+    isr = tuple(broker for broker in state.isr if broker in replicas)
+    if not isr:
+        wanted = ", ".join(str(broker) for broker in replicas)
+        raise WouldLoseData(
+            f"none of the replicas {wanted} is in sync; wait until one of them has caught up, "
+            "or allow unclean leader election for this topic"
+        )
+    moved = replace(state, replicas=replicas, isr=isr, leader=None, adding=(), removing=())
+    if state.leader in isr:
+        return replace(moved, leader=state.leader)
+    return moved.led_by(successor(moved, live=live, cooling=cooling))

@@ -1,0 +1,259 @@
+"""A partition's world that believes nobody: whole logs, a store that may not answer, deaths.
+
+A record is a leader epoch and a log is a list of them, so two logs agree where their lists do. The
+rules only ever see what a broker would see; `check` looks at everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from insync.rules import election
+from insync.rules.follower import Fetch
+from insync.rules.isr import Expanding, Stable, committed, maximal, proposed
+from insync.rules.leadership import Leadership
+from insync.rules.partition_state import PartitionState
+from insync.rules.policy import CaughtUp, LagBegin, Messages, Policy, TrueLag, in_sync
+from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
+
+REPLICAS = (BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(4))
+LIMIT_MS = 100
+WAIT_MS = 20
+POLICIES: tuple[Policy, ...] = (
+    Messages(lag_time_max_ms=LIMIT_MS, lag_max_messages=5),
+    LagBegin(lag_time_max_ms=LIMIT_MS),
+    CaughtUp(lag_time_max_ms=LIMIT_MS),
+    TrueLag(lag_time_max_ms=LIMIT_MS),
+    CaughtUp(lag_time_max_ms=LIMIT_MS, pending_reads=True),
+    TrueLag(lag_time_max_ms=LIMIT_MS, pending_reads=True),
+)
+
+
+def common_prefix(one: list[int], other: list[int]) -> list[int]:
+    length = 0
+    while length < min(len(one), len(other)) and one[length] == other[length]:
+        length += 1
+    return one[:length]
+
+
+class PartitionWorld:
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.now_ms = 0
+        self.logs: dict[BrokerId, list[int]] = {broker: [] for broker in REPLICAS}
+        self.known_watermarks = dict.fromkeys(REPLICAS, 0)
+        self.live = dict.fromkeys(REPLICAS, Incarnation(1))
+        self.lives = dict.fromkeys(REPLICAS, 1)
+        self.reads: dict[BrokerId, Fetch] = {}
+        self.acknowledged: list[int] = []
+        self.store = PartitionState(
+            replicas=REPLICAS, isr=REPLICAS, leader=REPLICAS[0], leader_epoch=LeaderEpoch(0)
+        )
+        self.store_version = 0
+        self.known_version = 0
+        self.begin_term()
+
+    def begin_term(self) -> None:
+        leader = self.store.leader
+        self.reads = {}
+        if leader is None:
+            self.term = None
+            return
+        end = len(self.logs[leader])
+        self.known_version = self.store_version
+        self.term = Leadership.begin(
+            policy=self.policy,
+            fetch_wait_max_ms=WAIT_MS,
+            leader=leader,
+            epoch=self.store.leader_epoch,
+            replicas=REPLICAS,
+            members=frozenset(self.store.isr),
+            end=Offset(end),
+            high_watermark=Offset(min(end, self.known_watermarks[leader])),
+            registered=dict(self.live),
+            now_ms=self.now_ms,
+        )
+        self.watermark_before = self.term.high_watermark
+
+    # Traffic.
+
+    def append(self, count: int) -> None:
+        if self.term is None:
+            return
+        self.logs[self.term.leader].extend([self.term.epoch] * count)
+        self.term = self.term.append(end=Offset(self.term.end + count), now_ms=self.now_ms)
+
+    def read_begins(self, broker: BrokerId) -> None:
+        if self.term is None or broker == self.term.leader:
+            return
+        if broker not in self.live or broker in self.reads:
+            return
+        leader_log = self.logs[self.term.leader]
+        self.logs[broker] = common_prefix(self.logs[broker], leader_log)  # KIP-101
+        self.reads[broker] = Fetch(
+            offset=Offset(len(self.logs[broker])),
+            leader_end=self.term.end,
+            at_ms=self.now_ms,
+            served_at_ms=self.now_ms,
+            incarnation=self.live[broker],
+        )
+        self.term = self.term.read_began(
+            broker,
+            read_id=broker,
+            connection=broker,
+            offset=self.reads[broker].offset,
+            parsed_at_ms=self.now_ms,
+        )
+
+    def read_is_served(self, broker: BrokerId, taken: int) -> None:
+        read = self.reads.pop(broker, None)
+        if self.term is None or read is None:
+            return
+        self.known_watermarks[broker] = min(self.term.high_watermark, read.offset)
+        served = replace(read, served_at_ms=self.now_ms)
+        self.term = self.term.read_ended(broker, read_id=broker).fetch(broker, served)
+        may_ask = broker not in committed(self.term.isr) and isinstance(self.term.isr, Stable)
+        if may_ask and not self.term.obstacles(broker, now_ms=self.now_ms):
+            self.term = self.term.propose_join(broker)
+        leader_log = self.logs[self.term.leader]
+        self.logs[broker] = leader_log[: min(read.leader_end, read.offset + taken)]
+
+    def fetch(self, broker: BrokerId, taken: int) -> None:
+        self.read_begins(broker)
+        self.read_is_served(broker, taken)
+
+    def connection_closes(self, broker: BrokerId) -> None:
+        if self.reads.pop(broker, None) is not None and self.term is not None:
+            self.term = self.term.connection_closed(broker, connection=broker)
+
+    # Time.
+
+    def time_passes(self, by_ms: int) -> None:
+        """The leader acts on each deadline as it comes."""
+        until_ms = self.now_ms + by_ms
+        while self.term is not None and isinstance(self.term.isr, Stable):
+            deadline_ms = self.term.next_deadline_ms(now_ms=self.now_ms)
+            if deadline_ms is None or deadline_ms > until_ms:
+                break
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.let_leave()
+            self.term = self.term.with_watermark(now_ms=self.now_ms)
+        self.now_ms = until_ms
+
+    def let_leave(self) -> None:
+        assert self.term is not None
+        leaving = self.term.leaving(now_ms=self.now_ms)
+        if leaving and isinstance(self.term.isr, Stable):
+            self.term = self.term.propose_leave(frozenset(leaving))
+
+    def leader_stalls(self, stall_ms: int) -> None:
+        if self.term is None:
+            return
+        self.now_ms += stall_ms
+        self.term = self.term.stalled(stall_ms).drained(now_ms=self.now_ms)
+
+    # The store.
+
+    def store_takes_the_change(self, *, is_told: bool) -> None:
+        if self.term is None or isinstance(self.term.isr, Stable):
+            return
+        if self.known_version == self.store_version:
+            wanted = proposed(self.term.isr)
+            if isinstance(self.term.isr, Expanding):
+                # The write is conditional on the incarnation that was seen (design).
+                joining = self.term.isr.joining
+                if self.live.get(joining) != self.term.followers[joining].incarnation:
+                    wanted = committed(self.term.isr)
+            isr = tuple(broker for broker in REPLICAS if broker in wanted)
+            self.store = replace(self.store, isr=isr)
+            self.store_version += 1
+        if is_told:
+            self.leader_reads_store()
+
+    def leader_reads_store(self) -> None:
+        if self.term is None:
+            return
+        self.known_version = self.store_version
+        self.term = self.term.settle(frozenset(self.store.isr), now_ms=self.now_ms)
+
+    # Failures, seen by the controller at once.
+
+    def broker_dies(self, broker: BrokerId) -> None:
+        if broker not in self.live or len(self.live) == 1:
+            return
+        del self.live[broker]
+        self.reads.pop(broker, None)
+        self.change(election.broker_gone(self.store, broker, live=frozenset(self.live)))
+
+    def broker_returns(self, broker: BrokerId) -> None:
+        if broker in self.live:
+            return
+        self.lives[broker] += 1
+        self.live[broker] = Incarnation(self.lives[broker])
+        self.change(election.elect(self.store, live=frozenset(self.live)))
+
+    def change(self, state: PartitionState) -> None:
+        is_new_term = state.leader_epoch != self.store.leader_epoch
+        self.store = state
+        self.store_version += 1
+        if is_new_term:
+            self.begin_term()
+        elif self.term is not None:
+            self.term = self.term.registration(dict(self.live), now_ms=self.now_ms)
+
+    # What must hold after every step.
+
+    def check(self) -> None:
+        self.guarantee_3_the_watermark_never_falls_within_a_term()
+        self.guarantee_4_every_possible_member_has_all_below_the_watermark()
+        self.guarantee_1_who_is_close_holds_the_watermark()
+        self.guarantee_2_who_lags_is_asked_to_leave()
+        self.nothing_acknowledged_is_lost()
+
+    def guarantee_3_the_watermark_never_falls_within_a_term(self) -> None:
+        if self.term is not None:
+            assert self.term.high_watermark >= self.watermark_before
+            self.watermark_before = self.term.high_watermark
+
+    def guarantee_4_every_possible_member_has_all_below_the_watermark(self) -> None:
+        """Of the leader's set, of the one it asked for, and of the store's."""
+        if self.term is None:
+            return
+        leader_log = self.logs[self.term.leader]
+        committed_records = leader_log[: self.term.high_watermark]
+        for broker in sorted(maximal(self.term.isr).union(self.store.isr)):
+            has = common_prefix(self.logs[broker], committed_records)
+            assert len(has) == self.term.high_watermark
+
+    def guarantee_1_who_is_close_holds_the_watermark(self) -> None:
+        """It did not move past a replica that is in sync but for the watermark."""
+        if self.term is None:
+            return
+        for broker in self.term.pseudo_isr(now_ms=self.now_ms) - {self.term.leader}:
+            follower = self.term.followers[broker]
+            if follower.end < self.term.high_watermark:
+                assert broker not in committed(self.term.isr)
+                assert self.term.with_watermark(now_ms=self.now_ms) == self.term
+
+    def guarantee_2_who_lags_is_asked_to_leave(self) -> None:
+        """At its deadline, unless a pending read or the grace after a stall speaks for it."""
+        if self.term is None:
+            return
+        leaving = self.term.leaving(now_ms=self.now_ms)
+        for broker in committed(self.term.isr) - {self.term.leader}:
+            follower = self.term.followers[broker]
+            is_held = self.policy.pending_reads and follower.reads.hold
+            is_graced = (
+                follower.stalls_since_fetch == 1 and self.now_ms < self.term.drained_at_ms + WAIT_MS
+            )
+            is_in = in_sync(self.policy, follower, self.term.log, now_ms=self.now_ms)
+            assert (broker in leaving) == (not is_in and not is_held and not is_graced)
+
+    def nothing_acknowledged_is_lost(self) -> None:
+        """What was below a watermark once is in the log of every leader since."""
+        if self.term is None:
+            return
+        leader_log = self.logs[self.term.leader]
+        assert leader_log[: len(self.acknowledged)] == self.acknowledged
+        if self.term.high_watermark > len(self.acknowledged):
+            self.acknowledged = leader_log[: self.term.high_watermark]

@@ -1,0 +1,124 @@
+"""KAFKA-4485's four guarantees, and nothing acknowledged lost, over random lives of a partition.
+
+Twice over one world (`partition_world.py`): Hypothesis finds and shrinks short lives, and seeded
+walks go much further than it can afford to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from partition_world import POLICIES, REPLICAS, PartitionWorld
+
+from insync.rules.policy import Policy
+from insync.rules.values import BrokerId
+
+brokers = st.sampled_from(REPLICAS)
+
+
+class PartitionLife(RuleBasedStateMachine):
+    @initialize(policy=st.sampled_from(POLICIES))
+    def begin(self, policy: Policy) -> None:
+        self.world = PartitionWorld(policy)
+
+    @rule(count=st.integers(1, 7))
+    def append(self, count: int) -> None:
+        self.world.append(count)
+
+    @rule(broker=brokers, taken=st.sampled_from((1, 1_000)))
+    def fetch(self, broker: BrokerId, taken: int) -> None:
+        self.world.fetch(broker, taken)
+
+    @rule(broker=brokers)
+    def read_begins(self, broker: BrokerId) -> None:
+        self.world.read_begins(broker)
+
+    @rule(broker=brokers, taken=st.sampled_from((1, 2, 1_000)))
+    def read_is_served(self, broker: BrokerId, taken: int) -> None:
+        self.world.read_is_served(broker, taken)
+
+    @rule(broker=brokers)
+    def connection_closes(self, broker: BrokerId) -> None:
+        self.world.connection_closes(broker)
+
+    @rule(by_ms=st.sampled_from((1, 5, 30, 99, 100, 101, 250)))
+    def time_passes(self, by_ms: int) -> None:
+        self.world.time_passes(by_ms)
+
+    @rule(stall_ms=st.sampled_from((100, 150, 400)))
+    def leader_stalls(self, stall_ms: int) -> None:
+        self.world.leader_stalls(stall_ms)
+
+    @rule(is_told=st.booleans())
+    def store_takes_the_change(self, is_told: bool) -> None:  # noqa: FBT001
+        self.world.store_takes_the_change(is_told=is_told)
+
+    @rule()
+    def leader_reads_store(self) -> None:
+        self.world.leader_reads_store()
+
+    @rule(broker=brokers)
+    def broker_dies(self, broker: BrokerId) -> None:
+        self.world.broker_dies(broker)
+
+    @rule(broker=brokers)
+    def broker_returns(self, broker: BrokerId) -> None:
+        self.world.broker_returns(broker)
+
+    @invariant()
+    def everything_holds(self) -> None:
+        self.world.check()
+
+
+TestPartitionLife = PartitionLife.TestCase
+TestPartitionLife.pytestmark = [pytest.mark.property]  # type: ignore[attr-defined]
+
+LIVES = 2_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 60
+STEPS = 250
+
+
+Action = Callable[[PartitionWorld, Random, BrokerId], None]
+
+
+def _store(world: PartitionWorld, random: Random, _broker: BrokerId) -> None:
+    world.store_takes_the_change(is_told=random.random() < 0.7)
+    if random.random() < 0.5:
+        world.leader_reads_store()
+
+
+ACTIONS: dict[Action, int] = {  # and how often
+    lambda world, random, _: world.append(random.randint(1, 7)): 22,
+    lambda world, random, broker: world.fetch(broker, random.choice((1, 3, 1_000, 1_000))): 34,
+    lambda world, _, broker: world.read_begins(broker): 8,
+    lambda world, random, broker: world.read_is_served(broker, random.choice((1, 1_000))): 8,
+    lambda world, _, broker: world.connection_closes(broker): 2,
+    lambda world, random, _: world.time_passes(random.choice((1, 2, 5, 20, 40, 99, 101))): 14,
+    _store: 12,
+    lambda world, random, _: world.leader_stalls(random.choice((100, 150, 400))): 1,
+    lambda world, _, broker: world.broker_dies(broker): 2,
+    lambda world, _, broker: world.broker_returns(broker): 2,
+}
+
+
+def walk(policy: Policy, seed: int) -> None:
+    """One seed, one life: call this with the seed that a failure names."""
+    random = Random(seed)  # noqa: S311 - chance, not secrecy
+    world = PartitionWorld(policy)
+    for action in random.choices(tuple(ACTIONS), weights=tuple(ACTIONS.values()), k=STEPS):
+        action(world, random, random.choice(REPLICAS))
+        world.check()
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_lives(policy: Policy) -> None:
+    for seed in range(LIVES):
+        try:
+            walk(policy, seed)
+        except AssertionError as error:
+            raise AssertionError(f"replay with walk({policy!r}, {seed})") from error

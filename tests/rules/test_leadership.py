@@ -1,0 +1,225 @@
+"""The rules put together: Kafka's PartitionTest, KIP-207, stalls and sessions, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from insync.rules.follower import Fetch
+from insync.rules.isr import committed, maximal
+from insync.rules.leadership import Leadership
+from insync.rules.membership import Obstacle, isr_by_definition
+from insync.rules.policy import CaughtUp, LagBegin, Messages, Policy, TrueLag
+from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
+
+LEADER, SECOND, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)
+ALL = (LEADER, SECOND, THIRD)
+LIMIT_MS = 30_000
+
+
+def leadership(
+    *,
+    members: tuple[BrokerId, ...] = ALL,
+    end: int = 0,
+    high_watermark: int = 0,
+    policy: Policy | None = None,
+) -> Leadership:
+    return Leadership.begin(
+        policy=policy or CaughtUp(lag_time_max_ms=LIMIT_MS),
+        fetch_wait_max_ms=500,
+        leader=LEADER,
+        epoch=LeaderEpoch(5),
+        replicas=ALL,
+        members=frozenset(members),
+        end=Offset(end),
+        high_watermark=Offset(high_watermark),
+        registered=dict.fromkeys(ALL, Incarnation(1)),
+        now_ms=0,
+    )
+
+
+def fetched(
+    term: Leadership, broker: BrokerId, offset: int, *, at_ms: int, incarnation: int = 1
+) -> Leadership:
+    return term.fetch(
+        broker,
+        Fetch(
+            offset=Offset(offset),
+            leader_end=term.end,
+            at_ms=at_ms,
+            served_at_ms=at_ms,
+            incarnation=Incarnation(incarnation),
+        ),
+    )
+
+
+def test_a_shrink_counts_the_old_members_until_it_is_committed() -> None:
+    """PartitionTest: after 30 001 ms of silence ISR, maximal ISR and watermark stay; then 10."""
+    term = leadership().append(end=Offset(10), now_ms=0)
+    term = fetched(term, SECOND, 10, at_ms=29_000)
+    assert term.leaving(now_ms=30_000) == ()
+    assert term.leaving(now_ms=30_001) == (THIRD,)
+    term = term.propose_leave({THIRD}).with_watermark(now_ms=30_001)
+    assert committed(term.isr) == maximal(term.isr) == set(ALL)
+    assert term.high_watermark == 0
+    term = term.settle({LEADER, SECOND}, now_ms=30_002)
+    assert term.high_watermark == 10
+
+
+def test_an_expand_counts_the_new_member_at_once_and_there_is_no_min_isr_gate() -> None:
+    """PartitionTest has a watermark of 0 below min ISR here; ours is the documents': 10."""
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
+    term = fetched(term, SECOND, 10, at_ms=1)
+    term = fetched(term, THIRD, 10, at_ms=2)
+    assert term.obstacles(THIRD, now_ms=2) == ()
+    term = term.propose_join(THIRD).append(end=Offset(20), now_ms=3)
+    term = fetched(term, SECOND, 20, at_ms=4)
+    assert maximal(term.isr) == set(ALL)
+    assert term.high_watermark == 10
+    term = fetched(term, THIRD, 20, at_ms=5)
+    assert term.high_watermark == 20
+
+
+def test_a_failed_write_keeps_the_maximal_isr_until_the_store_has_spoken() -> None:
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(5), now_ms=0)
+    term = fetched(fetched(term, SECOND, 5, at_ms=1), THIRD, 5, at_ms=1).propose_join(THIRD)
+    assert maximal(term.append(end=Offset(6), now_ms=2).isr) == set(ALL)
+    assert maximal(term.settle({LEADER, SECOND}, now_ms=3).isr) == {LEADER, SECOND}
+
+
+def test_one_change_at_a_time() -> None:
+    term = leadership().propose_leave({THIRD})
+    with pytest.raises(AssertionError, match="one change at a time"):
+        term.propose_leave({SECOND})
+
+
+@pytest.mark.parametrize(
+    ("offset", "incarnation", "expected"),
+    [
+        (100, 1, ()),
+        (99, 1, (Obstacle.LAGGING, Obstacle.BELOW_EPOCH_START)),
+        (50, 1, (Obstacle.LAGGING, Obstacle.BELOW_WATERMARK, Obstacle.BELOW_EPOCH_START)),
+        (100, 2, (Obstacle.STALE_INCARNATION,)),
+    ],
+)
+def test_what_keeps_a_replica_out(
+    offset: int, incarnation: int, expected: tuple[Obstacle, ...]
+) -> None:
+    """PartitionTest: joins only at the start of the current epoch, never with a stale epoch."""
+    term = leadership(members=(LEADER, SECOND), end=100, high_watermark=60)
+    term = fetched(term, THIRD, offset, at_ms=10, incarnation=incarnation)
+    assert term.obstacles(THIRD, now_ms=10) == expected
+
+
+def test_a_broker_that_is_gone_neither_joins_nor_holds_the_watermark() -> None:
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
+    term = fetched(term, THIRD, 10, at_ms=1).append(end=Offset(20), now_ms=2)
+    term = fetched(term, SECOND, 20, at_ms=3)
+    assert term.high_watermark == 10  # the third is close, and outside
+    alive = {LEADER: Incarnation(1), SECOND: Incarnation(1)}
+    gone = term.registration(alive, now_ms=4)
+    assert gone.high_watermark == 20
+    assert Obstacle.STALE_INCARNATION in gone.obstacles(THIRD, now_ms=4)
+
+
+def test_who_is_close_frees_the_watermark_when_its_lag_passes_the_limit() -> None:
+    """KAFKA-4485, guarantee 1; and the deadline says when to look."""
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
+    term = fetched(term, THIRD, 10, at_ms=100).append(end=Offset(20), now_ms=200)
+    term = fetched(term, SECOND, 20, at_ms=300)
+    assert term.high_watermark == 10
+    assert term.next_deadline_ms(now_ms=300) == 100 + LIMIT_MS + 1
+    assert term.with_watermark(now_ms=100 + LIMIT_MS).high_watermark == 10
+    assert term.with_watermark(now_ms=100 + LIMIT_MS + 1).high_watermark == 20
+
+
+def test_nothing_is_due_when_everybody_is_level() -> None:
+    term = leadership().append(end=Offset(1), now_ms=0)
+    term = fetched(fetched(term, SECOND, 1, at_ms=1), THIRD, 1, at_ms=1)
+    assert term.next_deadline_ms(now_ms=1) is None
+
+
+def test_latest_is_served_once_the_watermark_reached_the_epochs_start() -> None:
+    """KIP-207."""
+    term = leadership(end=100, high_watermark=60)
+    assert not term.serves_latest
+    term = fetched(fetched(term, SECOND, 100, at_ms=1), THIRD, 100, at_ms=1)
+    assert term.serves_latest
+
+
+def test_an_idle_session_counts_when_the_partition_gets_an_append() -> None:
+    term = leadership().append(end=Offset(1), now_ms=0)
+    term = fetched(fetched(term, SECOND, 1, at_ms=1), THIRD, 1, at_ms=1)
+    term = term.append(end=Offset(2), now_ms=90_000, session_fetched_at_ms={SECOND: 89_800})
+    assert term.leaving(now_ms=90_000) == (THIRD,)
+    assert term.deadlines()[SECOND] == 89_800 + LIMIT_MS + 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        CaughtUp(lag_time_max_ms=3_000),
+        LagBegin(lag_time_max_ms=3_000),
+        TrueLag(lag_time_max_ms=3_000),
+        Messages(lag_time_max_ms=3_000, lag_max_messages=100),
+    ],
+    ids=lambda policy: policy.name,
+)
+class TestStalls:
+    """The design's stall rule: T is 3000, the wait 500."""
+
+    def stopped(self, policy: Policy, *, stall_ms: int) -> tuple[Leadership, int]:
+        """Both fetched at 1000, one append at 1050, stopped from 1100 on."""
+        term = leadership(policy=policy)
+        term = fetched(fetched(term, SECOND, 0, at_ms=1_000), THIRD, 0, at_ms=1_000)
+        term = term.append(end=Offset(1), now_ms=1_050)
+        now_ms = 1_100 + stall_ms
+        return term.stalled(stall_ms), now_ms
+
+    def test_no_healthy_follower_leaves_however_long_it_was(self, policy: Policy) -> None:
+        for stall_ms in (200, 2_900, 5_000, 60_000):
+            term, now_ms = self.stopped(policy, stall_ms=stall_ms)
+            term = fetched(term, SECOND, 0, at_ms=now_ms).drained(now_ms=now_ms + 10)
+            term = fetched(term, SECOND, 1, at_ms=now_ms + 20)
+            assert SECOND not in term.leaving(now_ms=now_ms + 510)
+            assert THIRD not in term.leaving(now_ms=now_ms + 509)
+
+    def test_a_follower_that_died_meanwhile_leaves_in_bounded_time(self, policy: Policy) -> None:
+        for stall_ms in (200, 2_900, 5_000, 60_000):
+            term, now_ms = self.stopped(policy, stall_ms=stall_ms)
+            term = term.drained(now_ms=now_ms + 10)
+            assert term.deadlines()[THIRD] <= now_ms + 10 + 2 * 3_000 + 500
+
+    def test_stalling_again_and_again_does_not_keep_the_dead(self, policy: Policy) -> None:
+        term, now_ms = self.stopped(policy, stall_ms=1_000)
+        for _ in range(100):
+            term = term.drained(now_ms=now_ms)
+            if THIRD in term.leaving(now_ms=now_ms):
+                break
+            now_ms += 550
+            term = term.stalled(150)
+        assert THIRD in term.leaving(now_ms=now_ms)
+        assert now_ms <= 1_000 + 2 * 3_000 + 500 + 550
+
+
+def test_kafkas_definition_of_the_isr() -> None:
+    """KAFKA-4485: in the pseudo-ISR AND end >= high watermark."""
+    ends = {LEADER: Offset(20), SECOND: Offset(15), THIRD: Offset(9)}
+    assert isr_by_definition(ALL, ends, high_watermark=Offset(10)) == {LEADER, SECOND}
+
+
+@pytest.mark.parametrize(
+    ("breakage", "message"),
+    [
+        (lambda term: term.append(end=Offset(0), now_ms=0), "adds something"),
+        (lambda term: replace(term).propose_join(SECOND), "a member cannot join"),
+        (lambda term: term.propose_leave(set()), "somebody who leaves"),
+        (lambda term: term.propose_leave(set(ALL)), "never all of them"),
+        (lambda term: term.settle(set(), now_ms=0), "never empty"),
+    ],
+)
+def test_our_own_mistakes_are_assertions(breakage: object, message: str) -> None:
+    assert callable(breakage)
+    with pytest.raises(AssertionError, match=message):
+        breakage(leadership())
