@@ -1,0 +1,92 @@
+"""Entry point: exit code 0 done, 1 refused or failed, 2 wrong usage.
+
+Whatever goes wrong is one clear line on stderr, never a traceback for something a user can mend.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from typer.exceptions import TyperException
+
+from insync import __version__
+from insync.cli import demo, explain
+from insync.cli.answer import Answer
+from insync.rules.refusals import Refusal
+
+WIDTH_WITHOUT_TERMINAL = 160
+
+app = typer.Typer(
+    name="insync",
+    help="Who is in sync, why, and how fast replicas may move.",
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("explain")(explain.explain)
+app.command("demo")(demo.demo)
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - the shape typer calls back with
+    if asked:
+        typer.echo(f"insync {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    *,
+    version: Annotated[  # noqa: ARG001 - its callback does it all
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Who is in sync, why, and how fast replicas may move."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    if not __debug__:
+        return _fail("refuses to run under python -O: its assertions are part of it", code=1)
+    try:
+        answer = app(args=arguments, prog_name="insync", standalone_mode=False)
+        return _render(answer) if isinstance(answer, Answer) else int(answer or 0)
+    except TyperException as wrong_usage:
+        return _fail(wrong_usage.format_message(), code=wrong_usage.exit_code)
+    except Refusal as refusal:
+        return _fail(str(refusal), code=1)
+    except BrokenPipeError:
+        # The reader (head, less) has gone; so has the point of printing. Python would complain
+        # once more on flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _render(answer: Answer) -> int:
+    if answer.as_json:
+        sys.stdout.write(json.dumps(answer.data, indent=2, ensure_ascii=False) + "\n")
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=WIDTH_WITHOUT_TERMINAL)
+        console.print(answer.view)
+    sys.stdout.flush()
+    return answer.exit_code
+
+
+def _fail(message: str, *, code: int) -> int:
+    one_line = " ".join(message.split())
+    sys.stderr.write(f"insync: {one_line}\n")
+    return code

@@ -1,0 +1,144 @@
+"""The command as a person or a script meets it: output, exit codes, one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from insync import __version__
+from insync.cli import main as cli
+from insync.scenarios import library
+
+INSYNC = Path(sys.executable).with_name("insync")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"insync {__version__}\n", "")
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "explain" in out
+    assert "demo" in out
+
+
+def test_no_command_shows_the_help_and_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, err) == (2, "")
+    assert "Commands" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["explian"], 2, "No such command 'explian'"),
+        (["explain", "--jsn"], 2, "No such option: --jsn"),
+        (["explain", "a", "b"], 2, "unexpected extra argument"),
+        (["explain", "nope"], 1, "there is no scenario 'nope'"),
+        (["explain", "./nowhere.txt"], 1, "No such file"),
+        (["explain", "/"], 1, "Is a directory"),
+    ],
+)
+def test_what_is_wrong_is_one_line_on_stderr(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str
+) -> None:
+    found, out, err = run(capsys, *arguments)
+    assert (found, out) == (code, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_explain_lists_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "explain")
+    assert code == 0
+    assert all(name in out for name in library.names())
+    _, out, _ = run(capsys, "explain", "--json")
+    assert [row["name"] for row in json.loads(out)] == list(library.names())
+
+
+def test_explain_plays_one_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "explain", "kip-501")
+    assert code == 0
+    assert "caught-up" in out
+    assert "pending-reads" in out
+    assert "1002 leaves" in out
+
+
+def test_explain_in_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "explain", "kip-501", "--json")
+    (timeline,) = json.loads(out)
+    leaving = [row for row in timeline["rows"] if row["at_ms"] == 10_001 and row["cells"]]
+    assert leaving[0]["cells"]["caught-up"]["isr"] == [1001]
+    assert leaving[0]["cells"]["caught-up"]["decisions"] == ["1002 leaves", "1003 leaves"]
+    assert leaving[0]["cells"]["pending-reads"]["isr"] == [1001, 1002, 1003]
+
+
+def test_the_beginning_of_a_name_plays_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "explain", "kip-16", "--json")
+    assert len(json.loads(out)) == 4
+
+
+def test_a_scenario_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text(
+        "title T\ndocument D\ncolumns caught-up\nreplicas 1 2\n0 append 1\n0 expect all end=2\n"
+    )
+    code, out, _ = run(capsys, "explain", str(mine))
+    assert code == 1
+    assert "1 of 1 statements do not hold" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(b"\xff\xfe", "not UTF-8"), (b"#" * (2 << 20), "larger than"), (b"", "no line 'title'")],
+)
+def test_a_file_that_is_no_scenario(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, complaint: str
+) -> None:
+    (tmp_path / "bad.txt").write_bytes(content)
+    code, _, err = run(capsys, "explain", str(tmp_path / "bad.txt"))
+    assert code == 1
+    assert complaint in err
+
+
+def test_the_demo_checks_every_statement(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "demo")
+    assert code == 0
+    assert f"{len(library.names())} scenarios" in out
+    assert " 0 wrong" in out
+
+
+@pytest.mark.process
+def test_the_installed_command() -> None:
+    done = subprocess.run([INSYNC, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"insync {__version__}\n"
+
+
+@pytest.mark.process
+def test_without_its_assertions_it_refuses_to_run() -> None:
+    done = subprocess.run(
+        [sys.executable, "-O", INSYNC, "demo"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "insync: refuses to run under python -O: its assertions are part of it\n"
+    )
+
+
+@pytest.mark.process
+def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"'{INSYNC}' demo | head -n 1"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
