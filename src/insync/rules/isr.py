@@ -47,22 +47,12 @@ def committed(isr: Isr) -> frozenset[BrokerId]:
 
 def maximal(isr: Isr) -> frozenset[BrokerId]:
     """Replicas a record needs to be committed: never fewer than any answer allows."""
-    match isr:
-        case Expanding(members, joining):
-            return members | {joining}
-        case Stable(members) | Shrinking(members, _):
-            return members
+    return isr.members | {isr.joining} if isinstance(isr, Expanding) else isr.members
 
 
 def proposed(isr: Isr) -> frozenset[BrokerId]:
     """The set the leader has asked the store for."""
-    match isr:
-        case Expanding(members, joining):
-            return members | {joining}
-        case Shrinking(members, leaving):
-            return members - leaving
-        case Stable(members):
-            return members
+    return isr.members - isr.leaving if isinstance(isr, Shrinking) else maximal(isr)
 
 
 def expand(isr: Isr, joining: BrokerId) -> Expanding:

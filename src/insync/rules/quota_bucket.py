@@ -89,7 +89,9 @@ class Bucket:
     def pass_in_sync(self, size_bytes: int, *, now_ms: int) -> Bucket:
         """Count bytes of an in-sync replica, which pass whatever the bucket says."""
         filled = self.at(now_ms)
-        lowest = min(filled.credit, -self.bytes_per_s * FORGIVEN_AFTER_MS)
+        # What is reserved may come back; it must not shorten the debt.
+        floor = -self.bytes_per_s * FORGIVEN_AFTER_MS - filled.reserved
+        lowest = min(filled.credit, floor)
         return replace(filled, credit=max(filled.credit - size_bytes * 1_000, lowest))
 
     def reserve(
@@ -118,11 +120,10 @@ class Bucket:
         """An answer came (or none will): give back what it did not use, or owe what it exceeded."""
         filled = self.at(now_ms)
         refund = (reserved_bytes - received_bytes) * 1_000
-        return replace(
-            filled,
-            credit=filled.credit + refund,
-            reserved=filled.reserved - reserved_bytes * 1_000,
-        )
+        reserved = filled.reserved - reserved_bytes * 1_000
+        # Reserved under a higher quota, it may be more than the bucket now holds.
+        room = max(filled.credit, self.capacity - reserved)
+        return replace(filled, credit=min(room, filled.credit + refund), reserved=reserved)
 
     def _needed(self, size_bytes: int) -> int:
         # "Full" leaves out the last millisecond's worth: with keep-up traffic in every

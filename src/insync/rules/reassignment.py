@@ -55,7 +55,9 @@ def start(
     check_target(target, known=known)
     current = origin(state)
     removing = tuple(broker for broker in current if broker not in target)
-    started = _with_replicas(state, (*target, *removing), live=live, cooling=cooling)
+    replicas = (*target, *removing)
+    isr = _in_sync_among(state, replicas)
+    started = _on(state, replicas, isr=isr, live=live, cooling=cooling)
     adding = tuple(broker for broker in target if broker not in current)
     return replace(started, adding=adding, removing=removing)
 
@@ -75,7 +77,8 @@ def complete(
     if not state.is_moving:
         return state
     target = tuple(broker for broker in state.replicas if broker not in state.removing)
-    arrived = frozenset(target).intersection(state.isr)
+    isr = _in_sync_among(state, target)
+    arrived = frozenset(isr)
     min_isr = effective_min_isr(
         min_insync_replicas=min_insync_replicas, replication_factor=len(target)
     )
@@ -83,7 +86,7 @@ def complete(
     can_lead = state.leader in arrived or not arrived.isdisjoint(live)
     if not has_arrived or not can_lead:
         return state
-    return _with_replicas(state, target, live=live, cooling=cooling)
+    return _on(state, target, isr=isr, live=live, cooling=cooling)
 
 
 def cancel(
@@ -96,30 +99,33 @@ def cancel(
     """Go back to the replicas from before the move.
 
     Refused when none of those is in sync, unless unclean election is allowed: then the first of
-    them that lives starts over with what it has.
+    them that lives, or failing that the first, starts over with what it has.
     """
     if not state.is_moving:
         raise NothingToCancel("no reassignment of this partition is under way")
     back = origin(state)
-    survivor = next((broker for broker in back if broker in live), None)
-    if unclean and survivor is not None and not set(back).intersection(state.isr):
-        state = replace(state, isr=(survivor,), leader=None)
-    return _with_replicas(state, back, live=live, cooling=cooling)
+    isr = _in_sync_among(state, back)
+    if unclean and not isr:
+        isr = (next((broker for broker in back if broker in live), back[0]),)
+    return _on(state, back, isr=isr, live=live, cooling=cooling)
 
 
-def _with_replicas(
+def _in_sync_among(state: PartitionState, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    return tuple(broker for broker in state.isr if broker in replicas)
+
+
+def _on(
     state: PartitionState,
     replicas: tuple[BrokerId, ...],
     *,
+    isr: tuple[BrokerId, ...],
     live: AbstractSet[BrokerId],
     cooling: AbstractSet[BrokerId],
 ) -> PartitionState:
-    """The partition on these replicas and no move under way.
+    """The partition on these replicas, no move under way.
 
-    Who is no longer a replica is neither in sync nor leads; if that was the leader, another
-    in-sync replica takes over.
+    If the leader is not among them, another in-sync replica takes over.
     """
-    isr = tuple(broker for broker in state.isr if broker in replicas)
     if not isr:
         wanted = ", ".join(str(broker) for broker in replicas)
         raise WouldLoseData(
@@ -127,6 +133,5 @@ def _with_replicas(
             "or allow unclean leader election for this topic"
         )
     moved = replace(state, replicas=replicas, isr=isr, leader=None, adding=(), removing=())
-    if state.leader in isr:
-        return replace(moved, leader=state.leader)
-    return moved.led_by(successor(moved, live=live, cooling=cooling))
+    heir = state.leader if state.leader in isr else successor(moved, live=live, cooling=cooling)
+    return replace(moved, leader=heir) if heir == state.leader else moved.led_by(heir)

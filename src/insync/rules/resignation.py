@@ -7,10 +7,10 @@ last in the ISR.
 
 The document's own worry is thrashing when slowness wanders between brokers. Two limits:
 
-- Who resigned is cooling for a while, per broker and partition, and is not asked again while
-  anybody else can lead.
+- Who resigned is cooling for a while, per broker and partition: it is not asked again while
+  anybody else can lead, and if it must lead it does not resign again meanwhile.
 - A leader whose every in-sync companion is cooling, or who has none, stays. So one partition sees
-  at most one resignation per replica and cool-down.
+  at most one resignation per replica and cool-down, whoever dies and returns.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def resign(
     assert leader is not None, "only a leader resigns"
     tired = cooling | {leader}
     heir = successor(state, live=live, cooling=tired)
-    if heir is None or heir in tired:
+    if leader in cooling or heir is None or heir in tired:
         return None
     others = tuple(member for member in state.isr if member != leader)
     return state.led_by(heir, isr=(*others, leader))

@@ -24,7 +24,7 @@ STALL_PARTS = 20
 
 
 def is_stall(gap_ms: int, *, lag_time_max_ms: int) -> bool:
-    return gap_ms >= max(STALL_MS_MIN, lag_time_max_ms // STALL_PARTS)
+    return gap_ms >= STALL_MS_MIN and gap_ms * STALL_PARTS >= lag_time_max_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from insync.rules.values import BrokerId, PartitionId
 
 ID_MAX: Final = 2**31 - 1  # partitions and brokers are 32-bit in the protocol
 
-_ENTRY = re.compile(r"([0-9]+)\s*[:-]\s*([0-9]+)")
+# Bounded, so that no text is ever turned into a number of thousands of digits.
+_ENTRY = re.compile(r"([0-9]{1,20})[ \t]*[:-][ \t]*([0-9]{1,20})")
 
 
 @dataclass(frozen=True, slots=True)

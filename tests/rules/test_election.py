@@ -1,0 +1,260 @@
+"""Who leads, by the design: "Who writes partition state", "KIP-501" and "Defaults"."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from partition_helpers import (
+    BROKERS,
+    EPOCH,
+    among,
+    assert_led,
+    assert_sound,
+    broker_sets,
+    brokers,
+    partition,
+    partitions,
+    searched,
+)
+
+from insync.rules.election import broker_gone, elect, prefer, successor
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId
+
+EVERYBODY = frozenset(BROKERS)
+
+
+class TestPartitionState:
+    @pytest.mark.parametrize(
+        ("isr", "leader", "adding", "removing", "message"),
+        [
+            ((), None, (), (), "last in-sync replica"),
+            ((1, 9), 1, (), (), "only replicas are in sync"),
+            ((1,), 2, (), (), "only in-sync replicas lead"),
+            ((1,), 1, (9,), (), "adding replicas are replicas"),
+            ((1,), 1, (), (9,), "removing replicas are replicas"),
+        ],
+    )
+    def test_one_that_breaks_a_rule_cannot_be_made(
+        self,
+        isr: tuple[int, ...],
+        leader: int | None,
+        adding: tuple[int, ...],
+        removing: tuple[int, ...],
+        message: str,
+    ) -> None:
+        with pytest.raises(AssertionError, match=message):
+            partition(1, 2, 3, isr=isr, leader=leader, adding=adding, removing=removing)
+
+    @pytest.mark.parametrize(
+        ("adding", "removing", "is_moving"),
+        [((), (), False), ((1,), (), True), ((), (3,), True), ((1,), (3,), True)],
+    )
+    def test_moves_while_something_is_added_or_removed(
+        self, adding: tuple[int, ...], removing: tuple[int, ...], *, is_moving: bool
+    ) -> None:
+        state = partition(1, 2, 3, leader=1, adding=adding, removing=removing)
+        assert state.is_moving is is_moving
+
+    def test_every_change_of_leader_is_a_new_epoch(self) -> None:
+        state = partition(1, 2, leader=1)
+        assert state.led_by(BrokerId(2)) == partition(1, 2, leader=2, epoch=EPOCH + 1)
+        assert state.led_by(None) == partition(1, 2, leader=None, epoch=EPOCH + 1)
+
+
+class TestCleanElection:
+    def test_a_leader_that_lives_stays(self) -> None:
+        state = partition(1, 2, 3, leader=3)
+        assert elect(state, live=EVERYBODY) == state
+
+    def test_assignment_order_decides_not_the_order_of_the_isr(self) -> None:
+        """kafka-facts 2, trap 3."""
+        state = partition(3, 1, 2, isr=(2, 1, 3), leader=None)
+        assert successor(state, live=EVERYBODY) == 3
+        assert elect(state, live=EVERYBODY).leader == 3
+
+    def test_only_the_living_are_elected_and_the_epoch_grows_by_one(self) -> None:
+        elected = elect(partition(1, 2, 3, leader=1), live=among(2, 3))
+        assert elected == partition(1, 2, 3, leader=2, epoch=EPOCH + 1)
+
+    def test_only_the_in_sync_are_elected(self) -> None:
+        state = partition(1, 2, 3, isr=(1, 3), leader=1)
+        assert elect(state, live=among(2, 3)).leader == 3
+
+    def test_a_cooling_broker_comes_last(self) -> None:
+        state = partition(1, 2, 3, leader=None)
+        assert elect(state, live=EVERYBODY, cooling=among(1)).leader == 2
+        assert elect(state, live=EVERYBODY, cooling=among(1, 2)).leader == 3
+
+    def test_a_cooling_broker_is_elected_if_no_other_isr_member_lives(self) -> None:
+        state = partition(1, 2, 3, isr=(1, 2), leader=2)
+        assert elect(state, live=among(1, 3), cooling=among(1)).leader == 1
+
+    def test_all_cooling_means_assignment_order_again(self) -> None:
+        state = partition(3, 1, 2, leader=None)
+        assert elect(state, live=EVERYBODY, cooling=EVERYBODY).leader == 3
+
+    def test_without_a_living_isr_member_nobody_leads_and_that_is_an_epoch_too(self) -> None:
+        state = partition(1, 2, 3, isr=(1,), leader=1)
+        gone = elect(state, live=among(2, 3))
+        assert gone == partition(1, 2, 3, isr=(1,), leader=None, epoch=EPOCH + 1)
+
+    def test_still_nobody_is_no_change(self) -> None:
+        state = partition(1, 2, 3, isr=(1,), leader=None)
+        assert elect(state, live=among(2, 3)) == state
+        assert successor(state, live=among(2, 3)) is None
+
+    def test_the_isr_member_that_returns_leads_again(self) -> None:
+        state = partition(1, 2, 3, isr=(2,), leader=None)
+        assert elect(state, live=among(1, 2)) == partition(
+            1, 2, 3, isr=(2,), leader=2, epoch=EPOCH + 1
+        )
+
+
+class TestUncleanElection:
+    def test_the_first_living_replica_becomes_the_whole_isr(self) -> None:
+        state = partition(1, 3, 2, isr=(1,), leader=1)
+        elected = elect(state, live=among(2, 3), unclean=True)
+        assert elected == partition(1, 3, 2, isr=(3,), leader=3, epoch=EPOCH + 1)
+
+    def test_only_when_no_isr_member_lives(self) -> None:
+        state = partition(1, 2, 3, isr=(1, 3), leader=1)
+        elected = elect(state, live=among(2, 3), unclean=True)
+        assert elected == partition(1, 2, 3, isr=(1, 3), leader=3, epoch=EPOCH + 1)
+
+    def test_a_cooling_isr_member_still_comes_before_one_out_of_sync(self) -> None:
+        state = partition(1, 2, 3, isr=(3,), leader=None)
+        assert elect(state, live=EVERYBODY, cooling=among(3), unclean=True).leader == 3
+
+    def test_with_no_living_replica_at_all_nobody_leads(self) -> None:
+        state = partition(1, 2, isr=(1,), leader=1)
+        elected = elect(state, live=among(4, 5), unclean=True)
+        assert elected == partition(1, 2, isr=(1,), leader=None, epoch=EPOCH + 1)
+
+
+class TestPreferredLeader:
+    def test_the_first_replica_gets_leadership_back(self) -> None:
+        preferred = prefer(partition(1, 2, 3, leader=2), live=EVERYBODY)
+        assert preferred == partition(1, 2, 3, leader=1, epoch=EPOCH + 1)
+
+    @pytest.mark.parametrize(
+        ("state", "live", "cooling"),
+        [
+            pytest.param(partition(1, 2, leader=1), among(1, 2), among(), id="it leads already"),
+            pytest.param(partition(1, 2, leader=2), among(2), among(), id="it is dead"),
+            pytest.param(
+                partition(1, 2, isr=(2,), leader=2), among(1, 2), among(), id="it is not in sync"
+            ),
+            pytest.param(partition(1, 2, leader=2), among(1, 2), among(1), id="it is cooling"),
+            pytest.param(
+                partition(1, 2, 3, leader=2, removing=(3,)), among(1, 2), among(), id="it moves"
+            ),
+        ],
+    )
+    def test_is_not_restored_when(
+        self, state: PartitionState, live: frozenset[BrokerId], cooling: frozenset[BrokerId]
+    ) -> None:
+        assert prefer(state, live=live, cooling=cooling) == state
+
+
+class TestBrokerGone:
+    def test_a_follower_leaves_the_isr_without_a_new_epoch(self) -> None:
+        """kafka-facts 1: the leader epoch does not bump on a shrink."""
+        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(2), live=among(1, 3))
+        assert after == partition(1, 2, 3, isr=(1, 3), leader=1)
+
+    def test_a_leader_leaves_the_isr_and_the_next_replica_leads(self) -> None:
+        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(1), live=among(2, 3))
+        assert after == partition(1, 2, 3, isr=(2, 3), leader=2, epoch=EPOCH + 1)
+
+    def test_a_leader_back_as_a_new_incarnation_led_before_and_leads_no_more(self) -> None:
+        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(1), live=EVERYBODY)
+        assert after == partition(1, 2, 3, isr=(2, 3), leader=2, epoch=EPOCH + 1)
+
+    def test_a_follower_back_as_a_new_incarnation_is_out_of_sync(self) -> None:
+        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(3), live=EVERYBODY)
+        assert after == partition(1, 2, 3, isr=(1, 2), leader=1)
+
+    def test_the_last_member_stays_in_the_isr_and_nobody_leads_until_it_returns(self) -> None:
+        alone = partition(1, 2, isr=(1,), leader=1)
+        waiting = broker_gone(alone, BrokerId(1), live=among(2))
+        assert waiting == partition(1, 2, isr=(1,), leader=None, epoch=EPOCH + 1)
+        back = broker_gone(waiting, BrokerId(1), live=among(1, 2))
+        assert back == partition(1, 2, isr=(1,), leader=1, epoch=EPOCH + 2)
+
+    def test_the_last_living_member_stays_beside_dead_ones(self) -> None:
+        state = partition(1, 2, leader=1)
+        assert broker_gone(state, BrokerId(1), live=among(1)).isr == brokers(1, 2)
+
+    def test_a_cooling_successor_is_passed_over(self) -> None:
+        state = partition(1, 2, 3, leader=1)
+        after = broker_gone(state, BrokerId(1), live=among(2, 3), cooling=among(2))
+        assert after.leader == 3
+
+    def test_unclean_when_allowed_and_the_last_member_died(self) -> None:
+        state = partition(1, 2, isr=(1,), leader=1)
+        after = broker_gone(state, BrokerId(1), live=among(2), unclean=True)
+        assert after == partition(1, 2, isr=(2,), leader=2, epoch=EPOCH + 1)
+
+
+@pytest.mark.property
+@searched
+@given(
+    state=partitions(),
+    broker=st.sampled_from(BROKERS),
+    live=broker_sets,
+    cooling=broker_sets,
+    unclean=st.booleans(),
+)
+def test_design_a_brokers_end_is_repeatable_and_leaves_a_sound_partition(
+    state: PartitionState,
+    broker: BrokerId,
+    live: frozenset[BrokerId],
+    cooling: frozenset[BrokerId],
+    *,
+    unclean: bool,
+) -> None:
+    """The design: it leaves every ISR with another live member, never the last; repeating is
+    harmless."""
+    once = broker_gone(state, broker, live=live, cooling=cooling, unclean=unclean)
+    assert_sound(once)
+    assert_led(once, live)
+    assert broker_gone(once, broker, live=live, cooling=cooling, unclean=unclean) == once
+    if live.intersection(state.isr) - {broker}:
+        assert set(once.isr) == set(state.isr) - {broker}
+    elif not unclean or live.intersection(state.isr):
+        assert once.isr == state.isr
+
+
+@pytest.mark.property
+@searched
+@given(state=partitions(), live=broker_sets, cooling=broker_sets, unclean=st.booleans())
+def test_design_an_epoch_belongs_to_one_leader(
+    state: PartitionState,
+    live: frozenset[BrokerId],
+    cooling: frozenset[BrokerId],
+    *,
+    unclean: bool,
+) -> None:
+    """The epoch grows by one exactly when the leader changes, also to none."""
+    for after in (
+        elect(state, live=live, cooling=cooling, unclean=unclean),
+        prefer(state, live=live, cooling=cooling),
+    ):
+        assert_sound(after)
+        assert after.leader_epoch - state.leader_epoch == int(after.leader != state.leader)
+
+
+@pytest.mark.property
+@searched
+@given(partitions(), broker_sets, broker_sets)
+def test_design_a_cooling_broker_is_elected_only_if_no_other_member_lives(
+    state: PartitionState, live: frozenset[BrokerId], cooling: frozenset[BrokerId]
+) -> None:
+    """A dumb twin: rank by (cooling, place in the assignment) and take the best."""
+    ranked = sorted(
+        (broker in cooling, state.replicas.index(broker)) for broker in state.isr if broker in live
+    )
+    expected = state.replicas[ranked[0][1]] if ranked else None
+    assert successor(state, live=live, cooling=cooling) == expected
