@@ -250,7 +250,10 @@ class PartitionWorld:
             assert (broker in leaving) == (not is_in and not is_held and not is_graced)
 
     def nothing_acknowledged_is_lost(self) -> None:
-        """What was below a watermark once is in the log of every leader since."""
+        """What was below a watermark once is in the log of every leader since, and of every
+        replica that may be the next."""
+        for broker in self.store.isr:
+            assert self.logs[broker][: len(self.acknowledged)] == self.acknowledged
         if self.term is None:
             return
         leader_log = self.logs[self.term.leader]
