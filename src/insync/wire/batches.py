@@ -1,0 +1,225 @@
+"""Record batches, kept opaque: a broker reads the 61-byte header and never decodes records.
+
+    0 base offset   8 length        12 leader epoch     16 magic         17 CRC-32C
+    21 attributes   23 last delta   27 first timestamp  35 max timestamp
+    43 producer id  51 producer epoch  53 base sequence  57 record count  61 records
+
+The CRC covers everything from the attributes on. Base offset and leader epoch lie before it, so a
+leader stamps both into a producer's batch without touching the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from insync.rules.refusals import Refusal
+
+HEADER_BYTES: Final = 61
+LENGTH_PREFIX_BYTES: Final = 12  # base offset and length: what `length` does not count
+MAGIC: Final = 2
+NO_PRODUCER: Final = -1
+
+COMPRESSION_MASK: Final = 0x07
+COMPRESSION_MAX: Final = 4  # none, gzip, snappy, lz4, zstd
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_STAMP = Struct(">qii")
+_CRC_AT: Final = 17
+_CRC_FROM: Final = 21
+_MORE: Final = 0x80  # a varint goes on
+_SHIFT_MAX: Final = 63  # and never beyond 64 bits
+
+
+class CorruptBatch(Refusal):
+    """Bytes that are not whole, valid record batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """One batch's header; `position` is where in its buffer the batch begins."""
+
+    position: int
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        return self.length + LENGTH_PREFIX_BYTES
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.size
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+
+def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader | None:
+    """The batch at `position`; None if its header is not all there."""
+    if position + HEADER_BYTES > len(data):
+        return None
+    return BatchHeader(position, *_HEADER.unpack_from(data, position))
+
+
+def whole_batches(data: bytes | bytearray | memoryview) -> Iterator[BatchHeader]:
+    """Every whole batch from the start; stops at one that is cut off, as fetches end."""
+    position = 0
+    while (header := read_header(data, position)) is not None:
+        if header.length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+            raise CorruptBatch(f"a batch at {position} claims a length of {header.length}")
+        if header.end_position > len(data):
+            return
+        yield header
+        position = header.end_position
+
+
+def check(data: bytes | bytearray | memoryview, header: BatchHeader) -> None:
+    """Refuse a batch whose bytes or numbers cannot be right. Records are not looked at."""
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"magic is {header.magic}; only record batches (2) are taken")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise CorruptBatch(
+            f"{header.record_count} records and a last offset delta of {header.last_offset_delta}"
+        )
+    if header.attributes & COMPRESSION_MASK > COMPRESSION_MAX:
+        raise CorruptBatch(f"attributes {header.attributes:#x} name no known compression")
+    body = memoryview(data)[header.position + _CRC_FROM : header.end_position]
+    if crc32c(body) != header.crc:
+        raise CorruptBatch(f"the CRC of the batch at offset {header.base_offset} does not match")
+
+
+def stamp(
+    data: bytearray | memoryview, header: BatchHeader, *, base_offset: int, epoch: int
+) -> None:
+    """Write the offset and leader epoch this batch was given; its CRC stays true."""
+    _STAMP.pack_into(data, header.position, base_offset, header.length, epoch)
+
+
+def build(
+    records: list[tuple[bytes | None, bytes | None]],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    timestamp_ms: int = 0,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """An uncompressed batch of (key, value) records: for our own topics and for tests."""
+    assert records, "a batch has at least one record"
+    body = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(records))
+    size = HEADER_BYTES + len(body)
+    batch = bytearray(size)
+    _HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        size - LENGTH_PREFIX_BYTES,
+        leader_epoch,
+        MAGIC,
+        0,
+        0,
+        len(records) - 1,
+        timestamp_ms,
+        timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch[HEADER_BYTES:] = body
+    crc = crc32c(memoryview(batch)[_CRC_FROM:])
+    batch[_CRC_AT : _CRC_AT + 4] = crc.to_bytes(4, "big")
+    return bytes(batch)
+
+
+def records(batch: bytes | memoryview) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """The (key, value) pairs of one uncompressed batch: our own topics, tools, tests."""
+    header = read_header(batch)
+    if header is None or header.attributes & COMPRESSION_MASK:
+        raise CorruptBatch("only a whole, uncompressed batch can be read record by record")
+    data, position = bytes(batch), HEADER_BYTES
+    for _ in range(header.record_count):
+        _, position = _varint(data, position)  # length
+        position += 1  # attributes
+        _, position = _varint(data, position)  # timestamp delta
+        _, position = _varint(data, position)  # offset delta
+        key, position = _varbytes(data, position)
+        value, position = _varbytes(data, position)
+        header_count, position = _varint(data, position)
+        for _ in range(header_count * 2):
+            _, position = _varbytes(data, position)
+        yield key, value
+
+
+def _record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
+    body = b"".join((b"\0", _zigzag(0), _zigzag(delta), _sized(key), _sized(value), _zigzag(0)))
+    return _zigzag(len(body)) + body
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _zigzag(-1) if data is None else _zigzag(len(data)) + data
+
+
+def _zigzag(value: int) -> bytes:
+    encoded = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while encoded >= _MORE:
+        out.append(encoded & 0x7F | _MORE)
+        encoded >>= 7
+    out.append(encoded)
+    return bytes(out)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > _SHIFT_MAX:
+            raise CorruptBatch("a number reaches beyond its batch")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < _MORE:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+
+
+def _varbytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = _varint(data, position)
+    if size < 0:
+        return None, position
+    if position + size > len(data):
+        raise CorruptBatch("a field reaches beyond its batch")
+    return data[position : position + size], position + size
