@@ -6,15 +6,17 @@ rules only ever see what a broker would see; `check` looks at everything.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
-from insync.rules import election
-from insync.rules.follower import Fetch
+from insync.rules import election, reassignment
 from insync.rules.isr import Expanding, Stable, committed, maximal, proposed
 from insync.rules.leadership import Leadership
 from insync.rules.partition_state import PartitionState
 from insync.rules.policy import CaughtUp, LagBegin, Messages, Policy, TrueLag, in_sync
-from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.rules.refusals import NothingToCancel, WouldLoseData
+from insync.rules.stalls import Stall
+from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
 
 REPLICAS = (BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(4))
 LIMIT_MS = 100
@@ -44,29 +46,29 @@ class PartitionWorld:
         self.known_watermarks = dict.fromkeys(REPLICAS, 0)
         self.live = dict.fromkeys(REPLICAS, Incarnation(1))
         self.lives = dict.fromkeys(REPLICAS, 1)
-        self.reads: dict[BrokerId, Fetch] = {}
         self.acknowledged: list[int] = []
         self.store = PartitionState(
             replicas=REPLICAS, isr=REPLICAS, leader=REPLICAS[0], leader_epoch=LeaderEpoch(0)
         )
         self.store_version = 0
-        self.known_version = 0
         self.begin_term()
 
     def begin_term(self) -> None:
+        self.known_version = self.store_version
+        self.reads: dict[BrokerId, tuple[Offset, Offset]] = {}  # (leader's end, own offset)
+        self.sessions: dict[BrokerId, int] = {}
+        self.is_draining = False
+        self.term: Leadership | None = None
         leader = self.store.leader
-        self.reads = {}
         if leader is None:
-            self.term = None
             return
         end = len(self.logs[leader])
-        self.known_version = self.store_version
         self.term = Leadership.begin(
             policy=self.policy,
             fetch_wait_max_ms=WAIT_MS,
             leader=leader,
             epoch=self.store.leader_epoch,
-            replicas=REPLICAS,
+            replicas=self.store.replicas,
             members=frozenset(self.store.isr),
             end=Offset(end),
             high_watermark=Offset(min(end, self.known_watermarks[leader])),
@@ -75,52 +77,64 @@ class PartitionWorld:
         )
         self.watermark_before = self.term.high_watermark
 
+    def is_follower(self, broker: BrokerId) -> bool:
+        return self.term is not None and broker in self.term.followers and broker in self.live
+
     # Traffic.
 
     def append(self, count: int) -> None:
         if self.term is None:
             return
         self.logs[self.term.leader].extend([self.term.epoch] * count)
-        self.term = self.term.append(end=Offset(self.term.end + count), now_ms=self.now_ms)
+        self.term = self.term.append(
+            end=Offset(self.term.end + count),
+            now_ms=self.now_ms,
+            session_fetched_at_ms=self.sessions,
+        )
 
     def read_begins(self, broker: BrokerId) -> None:
-        if self.term is None or broker == self.term.leader:
-            return
-        if broker not in self.live or broker in self.reads:
+        if self.term is None or not self.is_follower(broker) or broker in self.reads:
             return
         leader_log = self.logs[self.term.leader]
         self.logs[broker] = common_prefix(self.logs[broker], leader_log)  # KIP-101
-        self.reads[broker] = Fetch(
-            offset=Offset(len(self.logs[broker])),
-            leader_end=self.term.end,
-            at_ms=self.now_ms,
-            served_at_ms=self.now_ms,
-            incarnation=self.live[broker],
-        )
+        offset = Offset(len(self.logs[broker]))
+        self.reads[broker] = (self.term.end, offset)
         self.term = self.term.read_began(
-            broker,
-            read_id=broker,
-            connection=broker,
-            offset=self.reads[broker].offset,
-            parsed_at_ms=self.now_ms,
+            broker, read_id=broker, connection=broker, offset=offset, parsed_at_ms=self.now_ms
         )
 
     def read_is_served(self, broker: BrokerId, taken: int) -> None:
         read = self.reads.pop(broker, None)
-        if self.term is None or read is None:
+        if self.term is None or read is None or not self.is_follower(broker):
             return
-        self.known_watermarks[broker] = min(self.term.high_watermark, read.offset)
-        served = replace(read, served_at_ms=self.now_ms)
-        self.term = self.term.read_ended(broker, read_id=broker).fetch(broker, served)
-        may_ask = broker not in committed(self.term.isr) and isinstance(self.term.isr, Stable)
-        if may_ask and not self.term.obstacles(broker, now_ms=self.now_ms):
+        leader_end, offset = read
+        self.known_watermarks[broker] = min(self.term.high_watermark, offset)
+        self.term = self.term.read_served(
+            broker,
+            read_id=broker,
+            leader_end=leader_end,
+            served_at_ms=self.now_ms,
+            incarnation=self.live[broker],
+        )
+        is_member = broker in committed(self.term.isr)
+        if not is_member and not self.term.obstacles(broker, now_ms=self.now_ms):
             self.term = self.term.propose_join(broker)
-        leader_log = self.logs[self.term.leader]
-        self.logs[broker] = leader_log[: min(read.leader_end, read.offset + taken)]
+        self.logs[broker] = self.logs[self.term.leader][: min(leader_end, offset + taken)]
 
     def fetch(self, broker: BrokerId, taken: int) -> None:
         self.read_begins(broker)
         self.read_is_served(broker, taken)
+
+    def session_asks(self, broker: BrokerId) -> None:
+        """A fetch session that does not list this partition, whose follower is level."""
+        if self.term is None or not self.is_follower(broker):
+            return
+        if self.term.followers[broker].end == self.term.end:
+            self.sessions[broker] = self.now_ms
+
+    def session_lists(self, broker: BrokerId) -> None:
+        if self.term is not None and self.is_follower(broker) and broker in self.sessions:
+            self.term = self.term.session_fetched(broker, at_ms=self.sessions.pop(broker))
 
     def connection_closes(self, broker: BrokerId) -> None:
         if self.reads.pop(broker, None) is not None and self.term is not None:
@@ -131,26 +145,33 @@ class PartitionWorld:
     def time_passes(self, by_ms: int) -> None:
         """The leader acts on each deadline as it comes."""
         until_ms = self.now_ms + by_ms
+        self.drain()
         while self.term is not None and isinstance(self.term.isr, Stable):
-            deadline_ms = self.term.next_deadline_ms(now_ms=self.now_ms)
+            deadline_ms = self.term.next_deadline_ms(
+                now_ms=self.now_ms, session_fetched_at_ms=self.sessions
+            )
             if deadline_ms is None or deadline_ms > until_ms:
                 break
             self.now_ms = max(self.now_ms, deadline_ms)
-            self.let_leave()
             self.term = self.term.with_watermark(now_ms=self.now_ms)
+            leaving = self.term.leaving(now_ms=self.now_ms, session_fetched_at_ms=self.sessions)
+            if leaving:
+                self.term = self.term.propose_leave(frozenset(leaving))
         self.now_ms = until_ms
 
-    def let_leave(self) -> None:
-        assert self.term is not None
-        leaving = self.term.leaving(now_ms=self.now_ms)
-        if leaving and isinstance(self.term.isr, Stable):
-            self.term = self.term.propose_leave(frozenset(leaving))
-
     def leader_stalls(self, stall_ms: int) -> None:
+        """What comes next, until it has drained its sockets, was waiting there meanwhile."""
         if self.term is None:
             return
-        self.now_ms += stall_ms
-        self.term = self.term.stalled(stall_ms).drained(now_ms=self.now_ms)
+        stall = Stall(began_at_ms=self.now_ms, ended_at_ms=self.now_ms + stall_ms)
+        self.now_ms = stall.ended_at_ms
+        self.term = self.term.stalled(stall, session_fetched_at_ms=self.sessions)
+        self.is_draining = True
+
+    def drain(self) -> None:
+        if self.is_draining and self.term is not None:
+            self.term = self.term.drained(now_ms=self.now_ms)
+        self.is_draining = False
 
     # The store.
 
@@ -164,13 +185,14 @@ class PartitionWorld:
                 joining = self.term.isr.joining
                 if self.live.get(joining) != self.term.followers[joining].incarnation:
                     wanted = committed(self.term.isr)
-            isr = tuple(broker for broker in REPLICAS if broker in wanted)
+            isr = tuple(broker for broker in self.store.replicas if broker in wanted)
             self.store = replace(self.store, isr=isr)
             self.store_version += 1
         if is_told:
             self.leader_reads_store()
 
     def leader_reads_store(self) -> None:
+        """Replicas and ISR are one value, read in one go."""
         if self.term is None:
             return
         self.known_version = self.store_version
@@ -182,7 +204,7 @@ class PartitionWorld:
         if broker not in self.live or len(self.live) == 1:
             return
         del self.live[broker]
-        self.reads.pop(broker, None)
+        self.forget(broker)
         self.change(election.broker_gone(self.store, broker, live=frozenset(self.live)))
 
     def broker_returns(self, broker: BrokerId) -> None:
@@ -192,14 +214,51 @@ class PartitionWorld:
         self.live[broker] = Incarnation(self.lives[broker])
         self.change(election.elect(self.store, live=frozenset(self.live)))
 
+    def broker_restarts_at_once(self, broker: BrokerId) -> None:
+        """A new incarnation before the end of the old one was noticed."""
+        if broker not in self.live:
+            return
+        self.lives[broker] += 1
+        self.live[broker] = Incarnation(self.lives[broker])
+        self.forget(broker)
+        self.change(election.broker_gone(self.store, broker, live=frozenset(self.live)))
+
+    def forget(self, broker: BrokerId) -> None:
+        self.reads.pop(broker, None)
+        self.sessions.pop(broker, None)
+
+    # Moves.
+
+    def move_starts(self, target: tuple[BrokerId, ...]) -> None:
+        known, live = frozenset(REPLICAS), frozenset(self.live)
+        with suppress(WouldLoseData):
+            self.change(reassignment.start(self.store, target, known=known, live=live))
+
+    def move_completes(self) -> None:
+        live = frozenset(self.live)
+        self.change(reassignment.complete(self.store, min_insync_replicas=1, live=live))
+
+    def move_is_cancelled(self) -> None:
+        with suppress(WouldLoseData, NothingToCancel):
+            live = frozenset(self.live)
+            self.change(reassignment.cancel(self.store, live=live, unclean=False))
+
     def change(self, state: PartitionState) -> None:
         is_new_term = state.leader_epoch != self.store.leader_epoch
+        has_moved = state.replicas != self.store.replicas
         self.store = state
         self.store_version += 1
         if is_new_term:
             self.begin_term()
         elif self.term is not None:
             self.term = self.term.registration(dict(self.live), now_ms=self.now_ms)
+            if has_moved:
+                for broker in set(self.term.followers) - set(state.replicas):
+                    self.forget(broker)
+                self.term = self.term.assigned(
+                    state.replicas, members=frozenset(state.isr), now_ms=self.now_ms
+                )
+                self.known_version = self.store_version
 
     # What must hold after every step.
 
@@ -237,21 +296,25 @@ class PartitionWorld:
 
     def guarantee_2_who_lags_is_asked_to_leave(self) -> None:
         """At its deadline, unless a pending read or the grace after a stall speaks for it."""
-        if self.term is None:
+        if self.term is None or not isinstance(self.term.isr, Stable):
             return
-        leaving = self.term.leaving(now_ms=self.now_ms)
+        leaving = self.term.leaving(now_ms=self.now_ms, session_fetched_at_ms=self.sessions)
+        grace_ends_ms = self.term.drained_at_ms + WAIT_MS
         for broker in committed(self.term.isr) - {self.term.leader}:
             follower = self.term.followers[broker]
             is_held = self.policy.pending_reads and follower.reads.hold
-            is_graced = (
-                follower.stalls_since_fetch == 1 and self.now_ms < self.term.drained_at_ms + WAIT_MS
+            is_graced = follower.is_graced and self.now_ms < grace_ends_ms
+            is_in = in_sync(
+                self.policy,
+                follower,
+                self.term.log,
+                now_ms=self.now_ms,
+                session_fetched_at_ms=self.sessions.get(broker, NEVER_MS),
             )
-            is_in = in_sync(self.policy, follower, self.term.log, now_ms=self.now_ms)
             assert (broker in leaving) == (not is_in and not is_held and not is_graced)
 
     def nothing_acknowledged_is_lost(self) -> None:
-        """What was below a watermark once is in the log of every leader since, and of every
-        replica that may be the next."""
+        """It is in the log of the leader, and of every replica that may be the next."""
         for broker in self.store.isr:
             assert self.logs[broker][: len(self.acknowledged)] == self.acknowledged
         if self.term is None:

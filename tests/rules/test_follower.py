@@ -3,6 +3,7 @@
 from insync.rules.append_times import AppendTimes
 from insync.rules.follower import Fetch, Follower
 from insync.rules.policy import CaughtUp, LeaderLog, in_sync
+from insync.rules.stalls import Stall
 from insync.rules.values import NEVER_MS, UNKNOWN_OFFSET, Incarnation, Offset
 
 
@@ -12,6 +13,14 @@ def fetch(offset: int, *, leader_end: int, at_ms: int, served_at_ms: int | None 
         leader_end=Offset(leader_end),
         at_ms=at_ms,
         served_at_ms=at_ms if served_at_ms is None else served_at_ms,
+    )
+
+
+def stall(follower: Follower, *, began_at_ms: int, length_ms: int) -> Follower:
+    return follower.on_leader_stall(
+        Stall(began_at_ms=began_at_ms, ended_at_ms=began_at_ms + length_ms),
+        forgiven_ms_max=1_000,
+        was_in_sync=True,
     )
 
 
@@ -124,19 +133,24 @@ def test_a_stall_moves_every_clock_but_never_more_than_allowed_since_the_last_fe
     follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=100))
     follower = follower.on_fetch(fetch(10, leader_end=20, at_ms=150))
     follower = follower.on_read_began(read_id=1, connection=1, offset=Offset(10), parsed_at_ms=160)
-    stalled = follower.on_leader_stall(700, forgiven_ms_max=1_000)
+    stalled = stall(follower, began_at_ms=170, length_ms=700)
     assert stalled.fetched_at_ms == 850
     assert stalled.caught_up_at_ms == 800
     assert stalled.lag_began_at_ms == 850
     assert stalled.reads.oldest_parsed_at_ms == 860
-    again = stalled.on_leader_stall(700, forgiven_ms_max=1_000)
+    again = stall(stalled, began_at_ms=900, length_ms=700)
     assert again.fetched_at_ms == 1_150
     assert again.forgiven_ms == 1_000
     fresh = again.on_fetch(fetch(20, leader_end=20, at_ms=2_000))
-    assert (fresh.forgiven_ms, fresh.stalls_since_fetch) == (0, 0)
+    assert fresh.forgiven_ms == 0
+
+
+def test_a_stall_moves_nothing_into_the_future() -> None:
+    """A gap between two ticks begins before the work that followed the first of them."""
+    follower = Follower.member(epoch_started_at_ms=0)
+    follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=105))
+    assert stall(follower, began_at_ms=100, length_ms=700).fetched_at_ms == 800
 
 
 def test_a_stall_gives_a_stranger_no_history() -> None:
-    assert Follower.outsider().on_leader_stall(5_000, forgiven_ms_max=9_000).caught_up_at_ms == (
-        NEVER_MS
-    )
+    assert stall(Follower.outsider(), began_at_ms=0, length_ms=500).caught_up_at_ms == NEVER_MS

@@ -70,6 +70,30 @@ class PartitionLife(RuleBasedStateMachine):
     def broker_returns(self, broker: BrokerId) -> None:
         self.world.broker_returns(broker)
 
+    @rule(broker=brokers)
+    def broker_restarts_at_once(self, broker: BrokerId) -> None:
+        self.world.broker_restarts_at_once(broker)
+
+    @rule(broker=brokers)
+    def session_asks(self, broker: BrokerId) -> None:
+        self.world.session_asks(broker)
+
+    @rule(broker=brokers)
+    def session_lists(self, broker: BrokerId) -> None:
+        self.world.session_lists(broker)
+
+    @rule(order=st.permutations(REPLICAS), count=st.integers(1, 4))
+    def move_starts(self, order: list[BrokerId], count: int) -> None:
+        self.world.move_starts(tuple(order[:count]))
+
+    @rule()
+    def move_completes(self) -> None:
+        self.world.move_completes()
+
+    @rule()
+    def move_is_cancelled(self) -> None:
+        self.world.move_is_cancelled()
+
     @invariant()
     def everything_holds(self) -> None:
         self.world.check()
@@ -91,6 +115,16 @@ def _store(world: PartitionWorld, random: Random, _broker: BrokerId) -> None:
         world.leader_reads_store()
 
 
+def _move(world: PartitionWorld, random: Random, _broker: BrokerId) -> None:
+    match random.randrange(8):
+        case 0:
+            world.move_starts(tuple(random.sample(REPLICAS, random.randint(1, 4))))
+        case 1:
+            world.move_is_cancelled()
+        case _:
+            world.move_completes()
+
+
 ACTIONS: dict[Action, int] = {  # and how often
     lambda world, random, _: world.append(random.randint(1, 7)): 22,
     lambda world, random, broker: world.fetch(broker, random.choice((1, 3, 1_000, 1_000))): 34,
@@ -99,9 +133,13 @@ ACTIONS: dict[Action, int] = {  # and how often
     lambda world, _, broker: world.connection_closes(broker): 2,
     lambda world, random, _: world.time_passes(random.choice((1, 2, 5, 20, 40, 99, 101))): 14,
     _store: 12,
-    lambda world, random, _: world.leader_stalls(random.choice((100, 150, 400))): 1,
+    lambda world, random, _: world.leader_stalls(random.choice((100, 150, 400))): 2,
+    lambda world, _, broker: world.session_asks(broker): 6,
+    lambda world, _, broker: world.session_lists(broker): 1,
     lambda world, _, broker: world.broker_dies(broker): 2,
     lambda world, _, broker: world.broker_returns(broker): 2,
+    lambda world, _, broker: world.broker_restarts_at_once(broker): 1,
+    _move: 3,
 }
 
 

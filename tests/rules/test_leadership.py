@@ -11,6 +11,7 @@ from insync.rules.isr import committed, maximal
 from insync.rules.leadership import Leadership
 from insync.rules.membership import Obstacle, isr_by_definition
 from insync.rules.policy import CaughtUp, LagBegin, Messages, Policy, TrueLag
+from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 
 LEADER, SECOND, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -175,15 +176,16 @@ class TestStalls:
         term = fetched(fetched(term, SECOND, 0, at_ms=1_000), THIRD, 0, at_ms=1_000)
         term = term.append(end=Offset(1), now_ms=1_050)
         now_ms = 1_100 + stall_ms
-        return term.stalled(stall_ms), now_ms
+        return term.stalled(Stall(began_at_ms=1_100, ended_at_ms=now_ms)), now_ms
 
     def test_no_healthy_follower_leaves_however_long_it_was(self, policy: Policy) -> None:
+        """Neither the one whose fetch waited in the socket nor the one who has yet to ask."""
         for stall_ms in (200, 2_900, 5_000, 60_000):
             term, now_ms = self.stopped(policy, stall_ms=stall_ms)
             term = fetched(term, SECOND, 0, at_ms=now_ms).drained(now_ms=now_ms + 10)
-            term = fetched(term, SECOND, 1, at_ms=now_ms + 20)
-            assert SECOND not in term.leaving(now_ms=now_ms + 510)
-            assert THIRD not in term.leaving(now_ms=now_ms + 509)
+            assert term.leaving(now_ms=now_ms + 509) == ()
+            term = fetched(term, SECOND, 1, at_ms=now_ms + 509)
+            assert SECOND not in term.leaving(now_ms=now_ms + 3_000)
 
     def test_a_follower_that_died_meanwhile_leaves_in_bounded_time(self, policy: Policy) -> None:
         for stall_ms in (200, 2_900, 5_000, 60_000):
@@ -191,16 +193,97 @@ class TestStalls:
             term = term.drained(now_ms=now_ms + 10)
             assert term.deadlines()[THIRD] <= now_ms + 10 + 2 * 3_000 + 500
 
-    def test_stalling_again_and_again_does_not_keep_the_dead(self, policy: Policy) -> None:
+    @pytest.mark.parametrize("fetches", [False, True], ids=["dead", "fetching without progress"])
+    def test_stalling_again_and_again_keeps_nobody_for_ever(
+        self,
+        policy: Policy,
+        fetches: bool,  # noqa: FBT001
+    ) -> None:
+        """150 ms of every 550, each within a fetch wait of the last."""
         term, now_ms = self.stopped(policy, stall_ms=1_000)
-        for _ in range(100):
+        term = term.append(end=Offset(200), now_ms=now_ms)  # too much for `messages`
+        running_ms = 0
+        while THIRD not in term.leaving(now_ms=now_ms):
+            term = term.stalled(Stall(began_at_ms=now_ms, ended_at_ms=now_ms + 150))
+            now_ms += 150
+            if fetches:
+                term = fetched(term, THIRD, 0, at_ms=now_ms)
             term = term.drained(now_ms=now_ms)
-            if THIRD in term.leaving(now_ms=now_ms):
-                break
-            now_ms += 550
-            term = term.stalled(150)
-        assert THIRD in term.leaving(now_ms=now_ms)
-        assert now_ms <= 1_000 + 2 * 3_000 + 500 + 550
+            now_ms += 400
+            running_ms += 400
+            assert running_ms <= 2 * 3_000 + 500
+
+    def test_an_idle_session_is_forgiven_like_a_fetch(self, policy: Policy) -> None:
+        """Level at 1000, its session asks last at 60 000, stopped from 60 400 to 63 300."""
+        term = leadership(policy=policy)
+        term = fetched(fetched(term, SECOND, 0, at_ms=1_000), THIRD, 0, at_ms=1_000)
+        sessions = {SECOND: 60_000, THIRD: 60_000}
+        stall = Stall(began_at_ms=60_400, ended_at_ms=63_300)
+        term = term.stalled(stall, session_fetched_at_ms=sessions).drained(now_ms=63_310)
+        term = term.append(end=Offset(1), now_ms=63_320, session_fetched_at_ms=sessions)
+        assert term.leaving(now_ms=65_900, session_fetched_at_ms=sessions) == ()
+
+    def test_a_read_in_flight_is_dated_without_the_stall(self, policy: Policy) -> None:
+        term = leadership(policy=policy).append(end=Offset(9), now_ms=0)
+        term = term.read_began(
+            SECOND, read_id=1, connection=1, offset=Offset(0), parsed_at_ms=1_090
+        )
+        term = term.stalled(Stall(began_at_ms=1_100, ended_at_ms=4_000))
+        term = term.read_served(
+            SECOND,
+            read_id=1,
+            leader_end=Offset(9),
+            served_at_ms=4_010,
+            incarnation=Incarnation(1),
+        )
+        assert term.followers[SECOND].fetched_at_ms == 3_990
+
+
+def test_a_gap_that_began_before_the_last_work_moves_nothing_into_the_future() -> None:
+    term = leadership(policy=TrueLag(lag_time_max_ms=3_000)).append(end=Offset(1), now_ms=1_005)
+    term = term.stalled(Stall(began_at_ms=1_002, ended_at_ms=6_000))
+    term = term.append(end=Offset(2), now_ms=6_000)
+    assert term.append_times.first_past_ms(Offset(0)) == 6_000
+
+
+def test_a_move_adds_and_drops_replicas_within_an_epoch() -> None:
+    newcomer = BrokerId(4)
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(5), now_ms=0)
+    term = fetched(term, SECOND, 5, at_ms=1)
+    term = term.assigned((LEADER, SECOND, newcomer), members={LEADER, SECOND}, now_ms=2)
+    assert list(term.followers) == [SECOND, newcomer]
+    assert term.followers[SECOND].end == 5
+    assert Obstacle.LAGGING in term.obstacles(newcomer, now_ms=2)
+
+
+def test_a_session_that_stops_speaking_hands_over_its_time() -> None:
+    """The design: when the partition gets an append, is listed or leaves the session."""
+    term = leadership()
+    term = fetched(fetched(term, SECOND, 0, at_ms=1), THIRD, 0, at_ms=1)
+    term = term.session_fetched(SECOND, at_ms=60_000).append(end=Offset(1), now_ms=60_020)
+    assert term.leaving(now_ms=60_020) == (THIRD,)
+
+
+def test_while_a_change_is_pending_nobody_is_due_and_nobody_joins() -> None:
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(1), now_ms=0)
+    term = fetched(term, THIRD, 1, at_ms=LIMIT_MS + 1)
+    assert term.leaving(now_ms=LIMIT_MS + 1) == (SECOND,)
+    term = term.propose_leave({SECOND})
+    assert term.leaving(now_ms=LIMIT_MS + 1) == ()
+    assert term.next_deadline_ms(now_ms=LIMIT_MS + 1) is None
+    assert term.obstacles(THIRD, now_ms=LIMIT_MS + 1) == (Obstacle.CHANGE_PENDING,)
+
+
+def test_a_read_whose_connection_closed_has_no_effect() -> None:
+    term = leadership().read_began(
+        SECOND, read_id=7, connection=1, offset=Offset(0), parsed_at_ms=5
+    )
+    term = term.connection_closed(SECOND, connection=1)
+    served = term.read_served(
+        SECOND, read_id=7, leader_end=Offset(0), served_at_ms=9, incarnation=Incarnation(1)
+    )
+    assert served == term
+    assert term.read_failed(SECOND, read_id=7) == term
 
 
 def test_kafkas_definition_of_the_isr() -> None:

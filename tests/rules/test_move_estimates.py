@@ -81,7 +81,7 @@ def test_move_time_is_the_first_millisecond_by_which_all_is_moved(
 
 
 def test_a_negative_quota_is_refused() -> None:
-    with pytest.raises(BadSetting, match="quota of -1 B/s has no meaning; use 0 or more"):
+    with pytest.raises(BadSetting, match="the quota rate is -1 B/s; it must be 0 or more"):
         time_to_move_ms(1, quota=-1, inbound=0)
 
 
@@ -201,7 +201,7 @@ def test_the_limit_is_where_kip_73s_inequality_turns(
 
 
 @pytest.mark.parametrize(
-    ("brokers", "quota", "message"), [(0, 1, "0 brokers"), (1, -1, "quota of -1 B/s")]
+    ("brokers", "quota", "message"), [(0, 1, "0 brokers"), (1, -1, "quota rate is -1 B/s")]
 )
 def test_meaningless_clusters_and_quotas_are_refused(
     brokers: int, quota: int, message: str
@@ -213,7 +213,7 @@ def test_meaningless_clusters_and_quotas_are_refused(
 
 
 def test_reduced_limit_refuses_a_negative_quota() -> None:
-    with pytest.raises(BadSetting, match="quota of -1 B/s"):
+    with pytest.raises(BadSetting, match="quota rate is -1 B/s"):
         response_bytes_limit_by_quota(quota_bytes_per_s=-1, window_s=10)
 
 

@@ -10,6 +10,7 @@ from partition_helpers import EPOCH, among, assert_sound, broker_sets, brokers, 
 from insync.rules.follower import Follower
 from insync.rules.partition_state import PartitionState
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT, Cooling, resign, resigns_at_ms
+from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
 
 EVERYBODY = among(1, 2, 3, 4, 5)
@@ -44,7 +45,8 @@ class TestWhen:
         assert resigns_at_ms([follower], process_time_max_ms=500) == 6_501
 
     def test_design_a_stall_of_the_leader_is_not_processing(self) -> None:
-        follower = reading(5_000).on_leader_stall(2_000, forgiven_ms_max=10_000)
+        stall = Stall(began_at_ms=5_100, ended_at_ms=7_100)
+        follower = reading(5_000).on_leader_stall(stall, forgiven_ms_max=10_000, was_in_sync=True)
         assert resigns_at_ms([follower], process_time_max_ms=500) == 7_501
 
 

@@ -68,6 +68,8 @@ def test_lines_of_a_story_are_one() -> None:
         (HEAD.replace("1000", "soon"), "write a whole number"),
         (HEAD.replace("1000", "400"), "below replica.lag.time.max.ms"),
         (HEAD + "about weather\n0 tick", "use membership, quota"),
+        (HEAD + "isr 3\n0 tick", "isr lists a broker that replicas does not"),
+        (HEAD + "lag-time-max 9\n0 tick", "there is no setting 'lag-time-max'"),
         (HEAD + "0 tick\nnext tick", "a step begins with its time"),
         (HEAD + "5 tick\n4 tick", "time goes back from 5 to 4"),
         (HEAD + "5", "nothing happens at 5"),

@@ -40,4 +40,4 @@ def after_append(
     if high_watermark > last_offset:
         is_enough = len(committed(isr)) >= min_isr
         return Verdict.ENOUGH if is_enough else Verdict.NOT_ENOUGH_AFTER_APPEND
-    return Verdict.TIMED_OUT if now_ms > deadline_ms else Verdict.WAITING
+    return Verdict.TIMED_OUT if now_ms >= deadline_ms else Verdict.WAITING

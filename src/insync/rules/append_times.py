@@ -40,15 +40,21 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendTimes:
-    """The append history of one leader epoch; ends and times both grow along `entries`."""
+    """The append history of one leader epoch; ends and times both grow along `entries`.
+
+    Entries keep the times they were recorded at, and `shift_ms` is added on reading: a stall
+    moves all of them at once, at no cost.
+    """
 
     epoch_start: Offset
     epoch_started_at_ms: int
     entries: tuple[Entry, ...] = ()
+    shift_ms: int = 0
 
     def append(self, *, end: Offset, at_ms: int, lag_time_max_ms: int) -> AppendTimes:
         entries = self.entries
         last = entries[-1] if entries else None
+        at_ms -= self.shift_ms
         assert last is None or (end > last.end and at_ms >= last.last_at_ms), "appends go forward"
         if last is not None and at_ms - last.opened_at_ms < resolution_ms(lag_time_max_ms):
             return replace(self, entries=(*entries[:-1], replace(last, end=end, last_at_ms=at_ms)))
@@ -68,21 +74,12 @@ class AppendTimes:
         is known to this leader.
         """
         if offset < self.epoch_start:
-            return self.epoch_started_at_ms
+            return self.epoch_started_at_ms + self.shift_ms
         index = bisect_right(self.entries, offset, key=attrgetter("end"))
-        return self.entries[index].last_at_ms if index < len(self.entries) else None
+        return self.entries[index].last_at_ms + self.shift_ms if index < len(self.entries) else None
 
-    def later_by(self, shift_ms: int) -> AppendTimes:
+    def later_by(self, shift_ms: int, *, not_after_ms: int) -> AppendTimes:
         """The same history, had it happened later: a stall of the leader is nobody's lag."""
-        return replace(
-            self,
-            epoch_started_at_ms=self.epoch_started_at_ms + shift_ms,
-            entries=tuple(
-                replace(
-                    entry,
-                    opened_at_ms=entry.opened_at_ms + shift_ms,
-                    last_at_ms=entry.last_at_ms + shift_ms,
-                )
-                for entry in self.entries
-            ),
-        )
+        newest_ms = self.entries[-1].last_at_ms if self.entries else self.epoch_started_at_ms
+        most_ms = not_after_ms - (newest_ms + self.shift_ms)
+        return replace(self, shift_ms=self.shift_ms + max(0, min(shift_ms, most_ms)))

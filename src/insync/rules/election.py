@@ -77,14 +77,18 @@ def broker_gone(
     cooling: AbstractSet[BrokerId] = NOBODY,
     unclean: bool = False,
 ) -> PartitionState:
-    """A broker's session ended, or it came back as a new incarnation (then it is in `live`).
+    """One incarnation of a broker ended; if it is back as another, it is in `live`.
 
-    It leaves the ISR if another member lives; the last one never leaves. Where it led, somebody
-    else does. Repeating this changes nothing, so every new controller may.
+    It leaves the ISR if another member lives; the last one never leaves. Where it led there is a
+    new term, even if it is the only one left to lead: a new incarnation may lack the tail of its
+    former log, and an epoch has one writer. For a broker that is not live, repeating this changes
+    nothing, so every new controller may; a new incarnation is reported once.
     """
     others = tuple(member for member in state.isr if member != broker)
     another_lives = any(member in live for member in others)
     if broker in state.isr and another_lives:
         leader = None if state.leader == broker else state.leader
         state = replace(state, isr=others, leader=leader)
+    elif state.leader == broker and broker in live:
+        return state.led_by(broker)
     return elect(state, live=live, cooling=cooling, unclean=unclean)

@@ -27,8 +27,6 @@ def evicted_at_ms(
     if policy.pending_reads and member.reads.hold:
         return None
     leaves_at_ms = policy.leaves_at_ms(member, log, session_fetched_at_ms=session_fetched_at_ms)
-    if leaves_at_ms is not None and member.stalls_since_fetch == 1:
-        # Only the first stall since its last fetch earns a wait's grace: a leader that stalls
-        # again and again would otherwise keep a dead follower for ever.
+    if leaves_at_ms is not None and member.is_graced:
         return max(leaves_at_ms, drained_at_ms + fetch_wait_max_ms)
     return leaves_at_ms

@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from insync.rules.pending_reads import NO_READS, PendingReads
+from insync.rules.stalls import Stall
 from insync.rules.values import (
     FIRST_OFFSET,
     NEVER_MS,
@@ -57,7 +58,7 @@ class Follower:
     lag_began_at_ms: int | None  # KIP-16: first fetch short of the end since the last one at it
     reads: PendingReads = NO_READS
     forgiven_ms: int = 0  # stalls of the leader taken off since its last fetch
-    stalls_since_fetch: int = 0
+    is_graced: bool = False  # it was in sync when the leader's latest stall began
 
     @classmethod
     def member(cls, *, epoch_started_at_ms: int) -> Follower:
@@ -92,8 +93,8 @@ class Follower:
         proof_at_ms = fetch.at_ms if at_end else self.fetched_at_ms if at_previous_end else NEVER_MS
         served_proof_at_ms = fetch.served_at_ms if at_end or at_previous_end else NEVER_MS
         began_at_ms = self.lag_began_at_ms
-        return replace(
-            self,
+        # Built anew rather than by `replace`: this runs for every partition of every fetch.
+        return Follower(
             log_start=fetch.log_start,
             end=fetch.offset,
             incarnation=fetch.incarnation,
@@ -106,8 +107,9 @@ class Follower:
             lag_began_at_ms=(
                 None if at_end else fetch.at_ms if began_at_ms is None else began_at_ms
             ),
+            reads=self.reads,
             forgiven_ms=0,
-            stalls_since_fetch=0,
+            is_graced=self.is_graced,
         )
 
     def on_session_fetch(self, *, leader_end: Offset, session_fetched_at_ms: int) -> Follower:
@@ -152,24 +154,29 @@ class Follower:
     def on_session_ended(self) -> Follower:
         return replace(self, reads=NO_READS)
 
-    def on_leader_stall(self, stall_ms: int, *, forgiven_ms_max: int) -> Follower:
-        """The leader itself did not run for `stall_ms`: that is not this follower's lag.
+    def on_leader_stall(self, stall: Stall, *, forgiven_ms_max: int, was_in_sync: bool) -> Follower:
+        """The leader itself did not run: that is not this follower's lag.
 
         Its times move forward by the stall, but by no more than `forgiven_ms_max` in total since
         its last fetch, so that a follower that died meanwhile still leaves (see `stalls.py`).
         """
-        shift_ms = min(stall_ms, max(0, forgiven_ms_max - self.forgiven_ms))
+        shift_ms = min(stall.length_ms, max(0, forgiven_ms_max - self.forgiven_ms))
+
+        def later(at_ms: int) -> int:
+            # What happened after the stall was thought to begin moves no further than its end.
+            return at_ms if at_ms == NEVER_MS else min(at_ms + shift_ms, stall.ended_at_ms)
+
         began_at_ms = self.lag_began_at_ms
         return replace(
             self,
-            fetched_at_ms=_later(self.fetched_at_ms, shift_ms),
-            caught_up_at_ms=_later(self.caught_up_at_ms, shift_ms),
-            caught_up_served_at_ms=_later(self.caught_up_served_at_ms, shift_ms),
-            served_at_ms=_later(self.served_at_ms, shift_ms),
-            lag_began_at_ms=None if began_at_ms is None else began_at_ms + shift_ms,
-            reads=self.reads.later_by(shift_ms),
+            fetched_at_ms=later(self.fetched_at_ms),
+            caught_up_at_ms=later(self.caught_up_at_ms),
+            caught_up_served_at_ms=later(self.caught_up_served_at_ms),
+            served_at_ms=later(self.served_at_ms),
+            lag_began_at_ms=None if began_at_ms is None else later(began_at_ms),
+            reads=self.reads.later_by(shift_ms, not_after_ms=stall.ended_at_ms),
             forgiven_ms=self.forgiven_ms + shift_ms,
-            stalls_since_fetch=self.stalls_since_fetch + 1,
+            is_graced=was_in_sync,
         )
 
     def lag_ms(self, *, leader_end: Offset, now_ms: int) -> int | None:
@@ -177,7 +184,3 @@ class Follower:
         if self.end == leader_end:
             return 0
         return None if self.caught_up_at_ms == NEVER_MS else now_ms - self.caught_up_at_ms
-
-
-def _later(at_ms: int, shift_ms: int) -> int:
-    return at_ms if at_ms == NEVER_MS else at_ms + shift_ms

@@ -3,9 +3,10 @@
 Events go in and the next state comes out; nothing here waits, stores or sends. The shell around
 it (a broker, a simulation, a replay of recorded telemetry, a scenario) does three things:
 
-1. It reports what happened: `append`, `fetch`, reads, connections, stalls, registrations.
+1. It reports what happened: `append`, `fetch`, reads, sessions, stalls, registrations, replicas.
 2. After a fetch it asks `obstacles`, and with none in the way it proposes to let that replica in.
-   At `next_deadline_ms` it asks `leaving`, and proposes to let those go.
+   At `next_deadline_ms` it brings the watermark up to date (`with_watermark`), asks who is
+   `leaving`, and proposes to let those go.
 3. It takes each proposal to the metadata store and reports the outcome: `settle`.
 
 An event and a deadline that fall into the same millisecond: the deadline comes first. It was due
@@ -23,10 +24,18 @@ from insync.rules import membership
 from insync.rules.append_times import AppendTimes
 from insync.rules.eviction import evicted_at_ms
 from insync.rules.follower import Fetch, Follower
-from insync.rules.isr import Isr
+from insync.rules.isr import Isr, Stable
 from insync.rules.membership import Obstacle
-from insync.rules.policy import LeaderLog, Policy
-from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.rules.policy import LeaderLog, Policy, in_sync
+from insync.rules.stalls import Stall
+from insync.rules.values import (
+    FIRST_OFFSET,
+    NEVER_MS,
+    BrokerId,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+)
 
 NO_SESSIONS: Mapping[BrokerId, int] = {}
 
@@ -126,8 +135,17 @@ class Leadership:
 
     def fetch(self, broker: BrokerId, fetch: Fetch) -> Leadership:
         """A fetch was read and takes effect now, at `fetch.served_at_ms`."""
-        fetched = self._with(broker, self.followers[broker].on_fetch(fetch))
+        before = self.followers[broker]
+        fetched = self._with(broker, before.on_fetch(fetch))
+        if fetch.offset == before.end:
+            return fetched  # nothing new to commit: the idle and the stuck cost little
         return fetched.with_watermark(now_ms=fetch.served_at_ms)
+
+    def session_fetched(self, broker: BrokerId, *, at_ms: int) -> Leadership:
+        """Its fetch session, which stops speaking for this partition, last asked at `at_ms`."""
+        follower = self.followers[broker]
+        level = follower.on_session_fetch(leader_end=self.end, session_fetched_at_ms=at_ms)
+        return self._with(broker, level)
 
     def read_began(
         self,
@@ -143,7 +161,31 @@ class Leadership:
         )
         return self._with(broker, began)
 
-    def read_ended(self, broker: BrokerId, *, read_id: int) -> Leadership:
+    def read_served(
+        self,
+        broker: BrokerId,
+        *,
+        read_id: int,
+        leader_end: Offset,
+        served_at_ms: int,
+        incarnation: Incarnation,
+        log_start: Offset = FIRST_OFFSET,
+    ) -> Leadership:
+        """A read that was begun takes effect, as of when it was parsed, stalls not counted."""
+        read = self.followers[broker].reads.find(read_id)
+        if read is None:
+            return self  # its connection or session ended meanwhile
+        fetch = Fetch(
+            offset=read.offset,
+            leader_end=leader_end,
+            at_ms=read.parsed_at_ms,
+            served_at_ms=served_at_ms,
+            log_start=log_start,
+            incarnation=incarnation,
+        )
+        return self.read_failed(broker, read_id=read_id).fetch(broker, fetch)
+
+    def read_failed(self, broker: BrokerId, *, read_id: int) -> Leadership:
         return self._with(broker, self.followers[broker].on_read_ended(read_id))
 
     def connection_closed(self, broker: BrokerId, *, connection: int) -> Leadership:
@@ -162,14 +204,39 @@ class Leadership:
         known = replace(self, registered=registered, followers=followers)
         return known.with_watermark(now_ms=now_ms)
 
-    def stalled(self, stall_ms: int) -> Leadership:
-        """This leader did not run for `stall_ms`. Report it before what waited in the sockets."""
-        limit_ms = self.policy.lag_time_max_ms
+    def assigned(
+        self, replicas: tuple[BrokerId, ...], *, members: AbstractSet[BrokerId], now_ms: int
+    ) -> Leadership:
+        """A move: the partition has other replicas now, and this leader is still one of them.
+
+        Replicas and ISR are read from the store together, so this settles the ISR as well.
+        """
+        assert self.leader in replicas, "a leader that is no replica has lost its term"
         followers = {
-            broker: follower.on_leader_stall(stall_ms, forgiven_ms_max=limit_ms)
-            for broker, follower in self.followers.items()
+            broker: self.followers.get(broker) or Follower.outsider()
+            for broker in replicas
+            if broker != self.leader
         }
-        return replace(self, followers=followers, append_times=self.append_times.later_by(stall_ms))
+        return replace(self, followers=followers).settle(members, now_ms=now_ms)
+
+    def stalled(
+        self, stall: Stall, *, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
+    ) -> Leadership:
+        """This leader did not run. Report it before anything that waited in the sockets."""
+        limit_ms = self.policy.lag_time_max_ms
+        followers = {}
+        for broker, follower in self.followers.items():
+            session_ms = session_fetched_at_ms.get(broker, NEVER_MS)
+            level = follower.on_session_fetch(leader_end=self.end, session_fetched_at_ms=session_ms)
+            followers[broker] = level.on_leader_stall(
+                stall,
+                forgiven_ms_max=limit_ms,
+                was_in_sync=in_sync(self.policy, level, self.log, now_ms=stall.began_at_ms),
+            )
+        append_times = self.append_times.later_by(stall.length_ms, not_after_ms=stall.ended_at_ms)
+        return replace(
+            self, followers=followers, append_times=append_times, drained_at_ms=stall.ended_at_ms
+        )
 
     def drained(self, *, now_ms: int) -> Leadership:
         """All that waited in the sockets during a stall has been read."""
@@ -179,7 +246,8 @@ class Leadership:
 
     def obstacles(self, broker: BrokerId, *, now_ms: int) -> tuple[Obstacle, ...]:
         """Ask after each fetch of a replica outside the ISR; nothing in the way: it joins."""
-        return membership.obstacles(
+        pending = () if isinstance(self.isr, Stable) else (Obstacle.CHANGE_PENDING,)
+        return pending + membership.obstacles(
             self.policy,
             self.followers[broker],
             self.log,
@@ -191,9 +259,14 @@ class Leadership:
     def deadlines(
         self, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
     ) -> dict[BrokerId, int]:
-        """When each member leaves if nothing more happens; who is not listed stays."""
-        deadlines = {}
-        members = isr_rules.committed(self.isr)
+        """When each member leaves if nothing more happens; who is not listed stays.
+
+        While a change is pending nobody is due: there is one change at a time.
+        """
+        deadlines: dict[BrokerId, int] = {}
+        if not isinstance(self.isr, Stable):
+            return deadlines
+        members = self.isr.members
         for broker, follower in self.followers.items():
             if broker not in members:
                 continue

@@ -35,6 +35,7 @@ class Obstacle(Enum):
     BELOW_WATERMARK = "its end is below the high watermark"
     BELOW_EPOCH_START = "its end is below the start of the leader's epoch"
     STALE_INCARNATION = "it fetched as an incarnation that is not the registered one"
+    CHANGE_PENDING = "another change of the ISR is not committed yet"
 
 
 def obstacles(

@@ -25,7 +25,7 @@ def move_time_ms(
 
     MoveTime = MoveRatio x TotalLogSizePerBroker x #Brokers / (quota - max(BytesInPerSec))
     """
-    _check_quota(quota_bytes_per_s)
+    _check_rates(quota=quota_bytes_per_s, inbound=bytes_in_per_s_max)
     spare_bytes_per_s = quota_bytes_per_s - bytes_in_per_s_max
     if spare_bytes_per_s <= 0:
         return None
@@ -72,6 +72,7 @@ class SafeRange:
 def safe_range(
     *, bytes_in_per_s: int, network_bytes_per_s: int, replication_factor: int
 ) -> SafeRange:
+    _check_rates(inbound=bytes_in_per_s, network=network_bytes_per_s)
     if replication_factor < 1:
         raise BadSetting(
             f"a replication factor of {replication_factor} has no meaning; use 1 or more"
@@ -89,7 +90,7 @@ def response_bytes_limit(
 
     #brokers x response.max.bytes / min(quota x #brokers, network) < window
     """
-    _check_quota(quota_bytes_per_s)
+    _check_rates(quota=quota_bytes_per_s, network=network_bytes_per_s)
     if brokers < 1:
         raise BadSetting(f"a cluster of {brokers} brokers has no meaning; use 1 or more")
     return Fraction(window_s * min(quota_bytes_per_s * brokers, network_bytes_per_s), brokers)
@@ -97,7 +98,7 @@ def response_bytes_limit(
 
 def response_bytes_limit_by_quota(*, quota_bytes_per_s: int, window_s: int) -> int:
     """Question 5, reduced: enough while the leaders' quotas together stay below the network."""
-    _check_quota(quota_bytes_per_s)
+    _check_rates(quota=quota_bytes_per_s)
     return quota_bytes_per_s * window_s
 
 
@@ -130,6 +131,7 @@ def progress(samples: Sequence[LagSample], *, patience_ms: int) -> Progress:
     return Progress.STUCK if waited_ms >= patience_ms else Progress.MOVING
 
 
-def _check_quota(quota_bytes_per_s: int) -> None:
-    if quota_bytes_per_s < 0:
-        raise BadSetting(f"a quota of {quota_bytes_per_s} B/s has no meaning; use 0 or more")
+def _check_rates(**bytes_per_s: int) -> None:
+    for what, rate in bytes_per_s.items():
+        if rate < 0:
+            raise BadSetting(f"the {what} rate is {rate} B/s; it must be 0 or more")

@@ -16,7 +16,7 @@ class PartitionState:
     """
 
     replicas: tuple[BrokerId, ...]
-    isr: tuple[BrokerId, ...]  # the last one is the last choice (KIP-501)
+    isr: tuple[BrokerId, ...]  # who resigned goes last (KIP-501); `replicas` order elects
     leader: BrokerId | None  # None: no in-sync replica lives
     leader_epoch: LeaderEpoch
     adding: tuple[BrokerId, ...] = ()

@@ -28,6 +28,7 @@ class Read:
 
     read_id: int  # unique among this follower's reads under way
     connection: int
+    offset: Offset
     parsed_at_ms: int
     holds: bool  # keeps its follower in the ISR
 
@@ -57,8 +58,17 @@ class PendingReads:
     ) -> PendingReads:
         assert all(read.read_id != read_id for read in self.reads), "read id in use"
         holds = leader_end_at_last_fetch is not None and offset >= leader_end_at_last_fetch
-        read = Read(read_id=read_id, connection=connection, parsed_at_ms=parsed_at_ms, holds=holds)
+        read = Read(
+            read_id=read_id,
+            connection=connection,
+            offset=offset,
+            parsed_at_ms=parsed_at_ms,
+            holds=holds,
+        )
         return PendingReads((*self.reads, read))
+
+    def find(self, read_id: int) -> Read | None:
+        return next((read for read in self.reads if read.read_id == read_id), None)
 
     def end(self, read_id: int) -> PendingReads:
         """Served or failed, a read that is over holds nobody. One already dropped is no error."""
@@ -67,10 +77,13 @@ class PendingReads:
     def without_connection(self, connection: int) -> PendingReads:
         return PendingReads(tuple(read for read in self.reads if read.connection != connection))
 
-    def later_by(self, shift_ms: int) -> PendingReads:
+    def later_by(self, shift_ms: int, *, not_after_ms: int) -> PendingReads:
         """The same reads, had they been parsed later: a stall of the leader is no slow read."""
         return PendingReads(
-            tuple(replace(read, parsed_at_ms=read.parsed_at_ms + shift_ms) for read in self.reads)
+            tuple(
+                replace(read, parsed_at_ms=min(read.parsed_at_ms + shift_ms, not_after_ms))
+                for read in self.reads
+            )
         )
 
 

@@ -39,6 +39,7 @@ class Bucket:
 
     bytes_per_s: int
     credit: int = 0  # bytes x 1000; negative is debt
+    owed: int = 0  # the part of the debt that batches made: never forgotten
     reserved: int = 0  # bytes x 1000 promised to requests under way
     at_ms: int
 
@@ -57,15 +58,17 @@ class Bucket:
         earned = (now_ms - self.at_ms) * self.bytes_per_s
         # Debt repaid, or room left, but never lowered: reservations may have grown meanwhile.
         room = max(self.credit, self.capacity - self.reserved)
-        return replace(self, credit=min(room, self.credit + earned), at_ms=now_ms)
+        credit = min(room, self.credit + earned)
+        return replace(self, credit=credit, owed=_still_owed(self.owed, credit), at_ms=now_ms)
 
     def with_rate(self, bytes_per_s: int, *, now_ms: int) -> Bucket:
-        """Another quota from now on. Debt beyond the new rate's horizon is forgotten."""
+        """Another quota from now on; keep-up traffic beyond its own horizon is forgotten."""
         if bytes_per_s == self.bytes_per_s:
             return self
-        changed = replace(self.at(now_ms), bytes_per_s=bytes_per_s)
-        lowest = -bytes_per_s * FORGIVEN_AFTER_MS
-        return replace(changed, credit=min(changed.capacity, max(changed.credit, lowest)))
+        filled = self.at(now_ms)
+        lowest = -bytes_per_s * FORGIVEN_AFTER_MS - filled.owed
+        credit = min(bytes_per_s * BURST_MS, max(filled.credit, lowest))
+        return replace(filled, bytes_per_s=bytes_per_s, credit=credit)
 
     def admits(self, size_bytes: int, *, now_ms: int) -> bool:
         return self.at(now_ms).credit >= self._needed(size_bytes) and self.bytes_per_s > 0
@@ -84,7 +87,8 @@ class Bucket:
         """Take a batch that was admitted, whole."""
         assert self.admits(size_bytes, now_ms=now_ms), "let go without leave"
         filled = self.at(now_ms)
-        return replace(filled, credit=filled.credit - size_bytes * 1_000)
+        left = filled.credit - size_bytes * 1_000
+        return replace(filled, credit=left, owed=max(0, -left))
 
     def pass_in_sync(self, size_bytes: int, *, now_ms: int) -> Bucket:
         """Count bytes of an in-sync replica, which pass whatever the bucket says."""
@@ -123,10 +127,17 @@ class Bucket:
         reserved = filled.reserved - reserved_bytes * 1_000
         # Reserved under a higher quota, it may be more than the bucket now holds.
         room = max(filled.credit, self.capacity - reserved)
-        return replace(filled, credit=min(room, filled.credit + refund), reserved=reserved)
+        left = min(room, filled.credit + refund)
+        owed = _still_owed(filled.owed + max(0, -refund), left)
+        return replace(filled, credit=left, owed=owed, reserved=reserved)
 
     def _needed(self, size_bytes: int) -> int:
         # "Full" leaves out the last millisecond's worth: with keep-up traffic in every
         # millisecond the very last drop may never be there when one looks.
         full = self.capacity - self.bytes_per_s
         return min(size_bytes * 1_000, full)
+
+
+def _still_owed(owed: int, credit: int) -> int:
+    """What is owed is never more than the debt: repaying the debt repays it."""
+    return min(owed, max(0, -credit))

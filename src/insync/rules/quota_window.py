@@ -66,7 +66,7 @@ class QuotaWindow:
         return self if aged == self.samples else replace(self, samples=aged)
 
     def exceeds(self, bytes_per_s: int, *, now_ms: int) -> bool:
-        """Exact: compared without dividing."""
+        """Exact: compared without dividing. Keep `measured()` too, as Kafka's measuring does."""
         bytes_sum, span_ms = self._sum_and_span_ms(now_ms)
         return bytes_sum * 1_000 > bytes_per_s * span_ms
 

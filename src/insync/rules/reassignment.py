@@ -129,8 +129,8 @@ def _on(
     if not isr:
         wanted = ", ".join(str(broker) for broker in replicas)
         raise WouldLoseData(
-            f"none of the replicas {wanted} is in sync; wait until one of them has caught up, "
-            "or allow unclean leader election for this topic"
+            f"none of the replicas {wanted} is in sync; wait until one of them has caught up "
+            "(a cancellation may also allow unclean leader election)"
         )
     moved = replace(state, replicas=replicas, isr=isr, leader=None, adding=(), removing=())
     heir = state.leader if state.leader in isr else successor(moved, live=live, cooling=cooling)

@@ -6,9 +6,11 @@ knows that it was the one who stopped:
 
 - A gap between two ticks of its loop of at least max(100 ms, T/20) is a stall.
 - A stall moves its followers' times forward by its length, at most T in total since that
-  follower's last fetch (`Follower.on_leader_stall`), and no deadline falls sooner than one fetch
-  wait after the sockets were drained. A follower that died meanwhile is given that grace once
-  per fetch, so it still leaves within 2 T + wait.
+  follower's last fetch (`Follower.on_leader_stall`).
+- Whoever was in sync when the stall began is not evicted sooner than one fetch wait after the
+  sockets were drained: time enough to ask again. A follower that died meanwhile is in sync for at
+  most 2 T after its last fetch, so no stall that begins later gives it this grace, and it leaves
+  within 2 T + wait, stalls not counted.
 - A leader that stalled for more than half of the last 2 T should not lead (`resignation.py`).
 """
 
@@ -31,6 +33,10 @@ def is_stall(gap_ms: int, *, lag_time_max_ms: int) -> bool:
 class Stall:
     began_at_ms: int
     ended_at_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        return self.ended_at_ms - self.began_at_ms
 
     def overlap_ms(self, *, from_ms: int, to_ms: int) -> int:
         return max(0, min(self.ended_at_ms, to_ms) - max(self.began_at_ms, from_ms))

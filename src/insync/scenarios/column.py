@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import Final
 
 from insync.rules import election, resignation
-from insync.rules.follower import Fetch
 from insync.rules.isr import committed
 from insync.rules.leadership import Leadership
 from insync.rules.membership import Obstacle
 from insync.rules.partition_state import PartitionState
 from insync.rules.policy import half_period_check_at_ms
 from insync.rules.settings import InSyncSettings, in_sync_rule
+from insync.rules.stalls import Stall
 from insync.rules.values import (
     FIRST_OFFSET,
     BrokerId,
@@ -57,6 +57,9 @@ class Column:
         self.variants = frozenset(variants)
         self.fetch_wait_max_ms = scenario.number("fetch-wait-max-ms", 500)
         self.process_time_max_ms = scenario.number("process-time-max-ms", 500)
+        self.resign_cooldown_ms = scenario.number(
+            "resign-cooldown-ms", resignation.COOLDOWN_MS_DEFAULT
+        )
         self.policy = in_sync_rule(
             InSyncSettings(
                 replica_in_sync_policy=policy_name,
@@ -67,6 +70,8 @@ class Column:
         ).policy
         replicas = _brokers(scenario.setting("replicas"))
         isr = _brokers(scenario.setting("isr", scenario.setting("replicas")))
+        if not set(isr) <= set(replicas):
+            raise BadScenario(f"{scenario.name}: isr lists a broker that replicas does not")
         self.state = PartitionState(
             replicas=replicas, isr=isr, leader=isr[0], leader_epoch=LeaderEpoch(0)
         )
@@ -75,7 +80,8 @@ class Column:
         self.log_ends = dict.fromkeys(replicas, FIRST_OFFSET)
         self.known_watermarks = dict.fromkeys(replicas, FIRST_OFFSET)
         self.session_fetched_at_ms: dict[BrokerId, int] = {}
-        self.reads: dict[BrokerId, Fetch] = {}
+        self.reads: dict[BrokerId, Offset] = {}  # the leader's end when each read began
+        self.cooling = resignation.Cooling()
         self.ends: list[tuple[int, Offset]] = []  # the leader's end after each append
         self.acknowledged = FIRST_OFFSET
         self.lost = 0
@@ -101,32 +107,35 @@ class Column:
     def read_began(self, broker: BrokerId, offset: Offset, *, now_ms: int) -> None:
         if self.term is None or broker == self.term.leader:
             return  # traffic is taken as given; here this broker is not a follower
-        self.reads[broker] = Fetch(
+        self.reads[broker] = self.term.end
+        self.term = self.term.read_began(
+            broker,
+            read_id=broker,
+            connection=broker,
             # A follower past its leader's end cuts its log first (KIP-101).
             offset=Offset(min(offset, self.term.end)),
-            leader_end=self.term.end,
-            at_ms=now_ms,
-            served_at_ms=now_ms,
-            incarnation=self.registered[broker],
-        )
-        self.term = self.term.read_began(
-            broker, read_id=broker, connection=broker, offset=offset, parsed_at_ms=now_ms
+            parsed_at_ms=now_ms,
         )
 
     def read_served(self, broker: BrokerId, *, now_ms: int) -> None:
-        read = self.reads.pop(broker, None)
-        if self.term is None or read is None:
+        leader_end = self.reads.pop(broker, None)
+        if self.term is None or leader_end is None:
             return
-        served = replace(read, served_at_ms=now_ms)
         # An answer carries the watermark from before the fetch it answers.
         self.known_watermarks[broker] = self.term.high_watermark
-        self.log_ends[broker] = served.offset
-        self.term = self.term.read_ended(broker, read_id=broker).fetch(broker, served)
+        self.term = self.term.read_served(
+            broker,
+            read_id=broker,
+            leader_end=leader_end,
+            served_at_ms=now_ms,
+            incarnation=self.registered[broker],
+        )
+        self.log_ends[broker] = self.term.followers[broker].end
         self._maybe_join(broker, now_ms=now_ms)
 
     def read_failed(self, broker: BrokerId) -> None:
         if self.reads.pop(broker, None) is not None and self.term is not None:
-            self.term = self.term.read_ended(broker, read_id=broker)
+            self.term = self.term.read_failed(broker, read_id=broker)
 
     def disconnected(self, broker: BrokerId) -> None:
         if self.reads.pop(broker, None) is not None and self.term is not None:
@@ -135,10 +144,10 @@ class Column:
     def session_fetched(self, broker: BrokerId, *, now_ms: int) -> None:
         self.session_fetched_at_ms[broker] = now_ms
 
-    def stalled(self, stall_ms: int) -> None:
+    def stalled(self, stall: Stall) -> None:
         self.is_stalled = True
         if self.term is not None and "no-stall-rule" not in self.variants:
-            self.term = self.term.stalled(stall_ms)
+            self.term = self.term.stalled(stall, session_fetched_at_ms=self.session_fetched_at_ms)
 
     def resumed(self) -> None:
         """Without the stall rule a leader that runs again first looks at its clocks."""
@@ -155,9 +164,17 @@ class Column:
         self._change_state(election.broker_gone(self.state, broker, live=self._live), now_ms=now_ms)
 
     def restarted(self, broker: BrokerId, *, now_ms: int) -> None:
+        """It returns as a new incarnation; one that was still taken for alive has ended."""
         self.lives[broker] += 1
+        self.reads.pop(broker, None)
+        was_live = broker in self.registered
         self.registered[broker] = Incarnation(self.lives[broker])
-        self._change_state(election.elect(self.state, live=self._live), now_ms=now_ms)
+        returned = (
+            election.broker_gone(self.state, broker, live=self._live)
+            if was_live
+            else election.elect(self.state, live=self._live)
+        )
+        self._change_state(returned, now_ms=now_ms)
 
     # What time alone does.
 
@@ -169,7 +186,7 @@ class Column:
             now_ms=now_ms, session_fetched_at_ms=self.session_fetched_at_ms
         )
         moments = [None if due_at_ms is None else self._look_at_ms(max(now_ms, due_at_ms))]
-        if "resigns" in self.variants and self._heir_state() is not None:
+        if "resigns" in self.variants and self._heir_state(now_ms) is not None:
             moments.append(
                 resignation.resigns_at_ms(
                     self.term.followers.values(), process_time_max_ms=self.process_time_max_ms
@@ -298,14 +315,18 @@ class Column:
         resigns_at_ms = resignation.resigns_at_ms(
             term.followers.values(), process_time_max_ms=self.process_time_max_ms
         )
-        heir_state = self._heir_state()
+        heir_state = self._heir_state(now_ms)
         if heir_state is None or resigns_at_ms is None or resigns_at_ms > now_ms:
             return
         self._decide(f"{term.leader} resigns", Mood.BAD)
+        self.cooling = self.cooling.after(
+            term.leader, now_ms=now_ms, cooldown_ms=self.resign_cooldown_ms
+        )
         self._change_state(heir_state, now_ms=now_ms)
 
-    def _heir_state(self) -> PartitionState | None:
-        return resignation.resign(self.state, live=self._live, cooling=frozenset())
+    def _heir_state(self, now_ms: int) -> PartitionState | None:
+        cooling = self.cooling.brokers(now_ms=now_ms)
+        return resignation.resign(self.state, live=self._live, cooling=cooling)
 
     def _look_at_ms(self, due_at_ms: int) -> int:
         """When this column notices what is due: at once, or at its next look."""

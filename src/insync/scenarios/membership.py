@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, Offset
 from insync.scenarios.column import Column
 from insync.scenarios.text import Scenario, Step, Story
@@ -162,7 +163,8 @@ def _fetch(column: Column, step: Step) -> None:
 
 
 def _stall(column: Column, step: Step) -> None:
-    column.stalled(step.number(0, "its length"))
+    length_ms = step.number(0, "its length")
+    column.stalled(Stall(began_at_ms=step.at_ms - length_ms, ended_at_ms=step.at_ms))
     column.resumed()
 
 

@@ -27,6 +27,13 @@ from insync.rules.refusals import Refusal
 STEPS_MAX: Final = 10_000  # a file with more is not a scenario
 AT_MS_MAX: Final = 10**12
 
+SETTINGS: Final = frozenset(
+    {"title", "document", "about", "columns"}
+    | {"replicas", "isr", "lag-time-max-ms", "lag-max-messages", "fetch-wait-max-ms"}
+    | {"process-time-max-ms", "resign-cooldown-ms"}
+    | {"quota-bytes-per-s", "window-samples", "window-sample-ms"}
+)
+
 _TIME = re.compile(r"([0-9]+)(?:\.\.([0-9]+)/([0-9]+))?")
 
 
@@ -136,9 +143,17 @@ def parse(name: str, text: str) -> Scenario:
             key, _, value = content.partition(" ")
             settings[key] = value.strip()
     scenario = Scenario(name=name, settings=settings, steps=_in_time_order(steps))
+    _check_settings(scenario)
+    return scenario
+
+
+def _check_settings(scenario: Scenario) -> None:
     for required in ("title", "document", "columns"):
         scenario.setting(required)
-    return scenario
+    unknown = sorted(set(scenario.settings) - SETTINGS)
+    if unknown:
+        known = ", ".join(sorted(SETTINGS))
+        raise BadScenario(f"{scenario.name}: there is no setting {unknown[0]!r}; use {known}")
 
 
 def _steps(line: int, content: str) -> list[Step]:
