@@ -1,0 +1,81 @@
+"""Which APIs we speak, in which versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Api(IntEnum):
+    """Kafka's API keys, as far as we use them, and one of our own."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    CREATE_PARTITIONS = 37
+    DESCRIBE_CLUSTER = 60
+    BROKER_HELLO = 32000  # brokers to brokers only; far above any key Kafka will give out
+
+
+def _through(first: int, last: int) -> range:
+    return range(first, last + 1)
+
+
+# Produce is advertised from 0 because some builds of librdkafka drop compression otherwise
+# (KAFKA-18659); below 3 it is answered with UNSUPPORTED_VERSION, as Apache Kafka does.
+SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
+    {
+        Api.PRODUCE: _through(0, 13),
+        Api.FETCH: _through(4, 18),
+        Api.LIST_OFFSETS: _through(1, 11),
+        Api.METADATA: _through(0, 13),
+        Api.API_VERSIONS: _through(0, 4),
+        Api.CREATE_TOPICS: _through(2, 7),
+        Api.DELETE_TOPICS: _through(1, 6),
+        Api.INIT_PRODUCER_ID: _through(0, 5),
+        Api.OFFSET_FOR_LEADER_EPOCH: _through(2, 4),
+        Api.CREATE_PARTITIONS: _through(0, 3),
+        Api.DESCRIBE_CLUSTER: _through(0, 2),
+        Api.BROKER_HELLO: _through(0, 0),
+    }
+)
+
+PRODUCE_VERSIONS: Final = _through(3, 13)
+FETCH_VERSIONS: Final = SUPPORTED[Api.FETCH]
+
+_NEVER: Final = 32767
+_FLEXIBLE_FROM: Final[dict[int, int]] = {
+    Api.PRODUCE: 9,
+    Api.FETCH: 12,
+    Api.LIST_OFFSETS: 6,
+    Api.METADATA: 9,
+    Api.API_VERSIONS: 3,
+    Api.CREATE_TOPICS: 5,
+    Api.DELETE_TOPICS: 4,
+    Api.INIT_PRODUCER_ID: 2,
+    Api.OFFSET_FOR_LEADER_EPOCH: 4,
+    Api.CREATE_PARTITIONS: 2,
+    Api.DESCRIBE_CLUSTER: 0,
+    Api.BROKER_HELLO: _NEVER,
+}
+
+
+def is_supported(api_key: int, version: int) -> bool:
+    """Whether a request of this key and version is advertised; any integers may be asked."""
+    return api_key in _KEYS and version in SUPPORTED[Api(api_key)]
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether lengths are varints and tags follow every structure (KIP-482); unknown keys: no."""
+    return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
+
+
+_KEYS: Final = frozenset(int(api) for api in Api)

@@ -1,0 +1,86 @@
+"""Frames: a 4-byte length, then that many bytes.
+
+Every byte is copied once, from the socket's chunk into the frame it belongs to. A frame owns its
+memory, so that a leader may stamp offsets into it, and grows only by bytes that came: a claimed
+length allocates nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from insync.rules.refusals import Refusal
+
+FRAME_BYTES_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
+LENGTH_BYTES: Final = 4
+
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"PRI ")
+
+
+class BadFrame(Refusal):
+    """A connection's bytes that are not a frame with a request in it."""
+
+
+class FrameBuffer:
+    """Bytes in, whole frames out, however the bytes were cut.
+
+    After a length that cannot be right nothing more is taken: whole frames before it are still
+    given, then every call refuses.
+    """
+
+    __slots__ = ("_bytes_max", "_frame", "_missing", "_prefix", "_refusal", "_whole")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._bytes_max = frame_bytes_max
+        self._whole: deque[memoryview] = deque()
+        self._prefix = bytearray()  # of the next frame's length, when a chunk cut it in two
+        self._frame = bytearray()
+        self._missing = 0  # bytes the current frame still wants; 0 between frames
+        self._refusal: BadFrame | None = None
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Take what the socket gave. `data` is not kept: its owner may reuse it."""
+        chunk = memoryview(data)
+        at, size = 0, len(chunk)
+        while at < size and self._refusal is None:
+            if self._missing == 0:
+                at = self._take_length(chunk, at)
+                continue
+            end = min(at + self._missing, size)
+            self._frame += chunk[at:end]
+            self._missing -= end - at
+            at = end
+            if self._missing == 0:
+                self._whole.append(memoryview(self._frame))
+                self._frame = bytearray()
+
+    def next_frame(self) -> memoryview | None:
+        """The oldest whole frame without its length, writable and its reader's own; else None."""
+        if self._whole:
+            return self._whole.popleft()
+        if self._refusal is not None:
+            raise self._refusal
+        return None
+
+    def _take_length(self, chunk: memoryview, at: int) -> int:
+        end = at + LENGTH_BYTES - len(self._prefix)
+        self._prefix += chunk[at:end]
+        if len(self._prefix) < LENGTH_BYTES:
+            return len(chunk)
+        length = int.from_bytes(self._prefix, "big", signed=True)
+        if 0 < length <= self._bytes_max:
+            self._missing = length
+        else:
+            self._refusal = BadFrame(_complaint(bytes(self._prefix), length, self._bytes_max))
+        self._prefix.clear()
+        return end
+
+
+def _complaint(prefix: bytes, length: int, bytes_max: int) -> str:
+    if prefix.startswith(_TLS_HANDSHAKE):
+        return "the peer speaks TLS to a plaintext listener; set its security.protocol to PLAINTEXT"
+    if prefix in _HTTP_METHODS:
+        return "the peer speaks HTTP; this is a listener for Kafka clients"
+    return f"a frame of {length} bytes; the least is 1 and the most {bytes_max}"
