@@ -1,0 +1,21 @@
+"""The settings of one log, with Kafka's names and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+UNLIMITED: Final = -1
+DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """`UNLIMITED` retention keeps everything."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    retention_bytes: int = UNLIMITED
+    retention_ms: int = 7 * DAY_MS
+    index_interval_bytes: int = 4096
+    producer_id_expiration_ms: int = DAY_MS

@@ -1,0 +1,512 @@
+"""One partition's log: the segments in order, and what follows from their batches.
+
+Appends, truncation and retention run in one thread, the event loop's. A read that would block,
+and `flush`, may run in another: it sees the list of segments as it was, and starts again if the
+log was cut meanwhile. `_cuts` counts the beginnings and ends of cuts, so it is odd during one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from insync.rules.epochs import EpochHistory
+from insync.rules.values import LeaderEpoch, Offset
+from insync.storage import lookup, retention
+from insync.storage.checkpoints import EPOCHS, LOG_START, write_epochs, write_offset
+from insync.storage.config import LogConfig
+from insync.storage.disk import Buffer, Disk
+from insync.storage.errors import (
+    DiskError,
+    EpochWentBack,
+    LogFailed,
+    OffsetOutOfOrder,
+    OffsetOutOfRange,
+)
+from insync.storage.files import FilePool
+from insync.storage.producers import Producers
+from insync.storage.recovery import (
+    Opened,
+    note_producers,
+    open_log,
+    producers_at,
+    snapshot_path,
+    with_epoch,
+)
+from insync.storage.retention import DeletedSegment
+from insync.storage.segment import Segment
+from insync.wire.batches import BatchHeader, CorruptBatch, check, stamp, whole_batches
+
+__all__ = ["WOULD_BLOCK", "AppendResult", "Log", "LogConfig", "ReadResult", "WouldBlock"]
+
+HINTS_MAX: Final = 16
+"""Readers of one log whose place in the file is remembered: its followers and a few consumers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    base_offset: int
+    last_offset: int
+    end: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Whole batches. `first_offset` may lie below the offset asked for, inside the first batch."""
+
+    data: Buffer
+    first_offset: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WouldBlock:
+    """The bytes are not in memory: read again with `nowait=False`, in another thread."""
+
+
+WOULD_BLOCK: Final = WouldBlock()
+
+
+class Log:
+    __slots__ = (
+        "_cuts",
+        "_failure",
+        "_files",
+        "_hints",
+        "_segments",
+        "_stored_epochs",
+        "config",
+        "epochs",
+        "path",
+        "producers",
+        "recovery_point",
+        "start",
+    )
+
+    def __init__(
+        self, files: FilePool, path: str, config: LogConfig, opened: Opened, recovery_point: int
+    ) -> None:
+        self._files = files
+        self._segments = opened.segments
+        self._hints: dict[int, int] = {}
+        self._cuts = 0
+        self._failure: str | None = None
+        self._stored_epochs: EpochHistory | None = opened.stored_epochs
+        self.path = path
+        self.config = config
+        self.start = opened.start
+        self.epochs = opened.epochs
+        self.producers = opened.producers
+        self.recovery_point = min(recovery_point, self.end)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: str,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        clean: bool,
+        recovery_point: int = 0,
+        files: FilePool | None = None,
+    ) -> Log:
+        """The log in a directory, made if it is not there; recovered unless stopped cleanly."""
+        files = files or FilePool(disk)
+        opened = open_log(
+            files, path, config, now_ms=now_ms, clean=clean, recovery_point=recovery_point
+        )
+        log = cls(files, path, config, opened, recovery_point)
+        if clean:
+            log.recovery_point = log.end
+        return log
+
+    @property
+    def end(self) -> int:
+        return self._segments[-1].end
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_bases(self) -> list[int]:
+        return [segment.base for segment in self._segments]
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
+
+    # Writing
+
+    def append_leader(
+        self, data: bytearray, headers: Sequence[BatchHeader], *, epoch: int, now_ms: int
+    ) -> AppendResult:
+        """Give a producer's batches their offsets and this leader's epoch, and write them."""
+        assert headers, "nothing to append"
+        base = end = self.end
+        for header in headers:
+            stamp(data, header, base_offset=end, epoch=epoch)
+            end += header.last_offset_delta + 1
+        history = self.epochs
+        if epoch != history.latest:
+            history = history.assign(LeaderEpoch(epoch), Offset(base))
+        size = self._append(data, headers, history, end=end, now_ms=now_ms)
+        return AppendResult(base, end - 1, end, size)
+
+    def append_follower(
+        self, data: bytes | memoryview, *, now_ms: int, check_crc: bool = True
+    ) -> int:
+        """Write batches as their leader stamped them; a batch cut off at the end is ignored."""
+        end, history = self.end, self.epochs
+        headers = list(whole_batches(data))
+        for header in headers:
+            if header.base_offset != end:
+                raise OffsetOutOfOrder(
+                    f"{self.path} ends at {end} and was sent a batch at {header.base_offset}; "
+                    "fetch from the end"
+                )
+            if check_crc:
+                check(data, header)
+            elif header.last_offset_delta < 0:
+                raise CorruptBatch(f"a last offset delta of {header.last_offset_delta}")
+            longer = with_epoch(history, header.leader_epoch, end)
+            if longer is None:
+                raise EpochWentBack(
+                    f"{self.path} has records of epoch {history.latest} and was sent some of "
+                    f"{header.leader_epoch} after them; truncate before fetching"
+                )
+            history = longer
+            end = header.next_offset
+        if headers:
+            self._append(data, headers, history, end=end, now_ms=now_ms)
+        return end
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Note that a leader of `epoch` writes from the end on, before it has written anything."""
+        if self.epochs.latest is None or epoch > self.epochs.latest:
+            self._store_epochs(self.epochs.assign(LeaderEpoch(epoch), Offset(self.end)))
+
+    def _append(
+        self,
+        data: Buffer,
+        headers: Sequence[BatchHeader],
+        history: EpochHistory,
+        *,
+        end: int,
+        now_ms: int,
+    ) -> int:
+        first = headers[0].position
+        if first or headers[-1].end_position != len(data):
+            data = memoryview(data)[first : headers[-1].end_position]
+        segment = self._segment_for(len(data), end, now_ms)
+        index, position = segment.index, segment.size - first
+        if history is not self._stored_epochs and history != self._stored_epochs:
+            # Before the records: an epoch that has none is dropped when the log is opened, but
+            # records of an epoch that nobody noted would be taken for the previous leader's.
+            self._files.disk.write_atomic(f"{self.path}/{EPOCHS}", write_epochs(history))
+            self._stored_epochs = None
+        try:
+            segment.append(data)
+        except LogFailed as error:
+            self._failure = str(error)
+            raise
+        self._stored_epochs = self.epochs = history
+        offset, producers = segment.end, self.producers
+        for header in headers:
+            segment.note(index, offset, position + header.position, header.max_timestamp_ms)
+            if header.producer_id >= 0:
+                producers.note(header, base_offset=offset, now_ms=now_ms)
+            offset += header.last_offset_delta + 1
+        segment.end = end
+        return len(data)
+
+    def _segment_for(self, size: int, end: int, now_ms: int) -> Segment:
+        """The segment that takes an append: a new one if the last is full or old."""
+        self._check_usable()
+        segment = self._segments[-1]
+        if not segment.has_room(size=size, end=end, segment_bytes=self.config.segment_bytes) or (
+            segment.size and now_ms - segment.created_ms > self.config.segment_ms
+        ):
+            self.roll()
+            segment = self._segments[-1]
+        if segment.size == 0:
+            segment.created_ms = now_ms
+        return segment
+
+    def roll(self) -> None:
+        """Seal the last segment and begin another."""
+        self._check_usable()
+        last = self._segments[-1]
+        if last.size == 0:
+            return
+        self._seal(last)
+        self._segments = [*self._segments, self._new_segment(last.end)]
+        last.keep_loaded()
+
+    def _seal(self, last: Segment) -> None:
+        snapshot = snapshot_path(self.path, last.end)
+        if len(self.producers):
+            self._files.disk.write_atomic(snapshot, self.producers.to_bytes())
+        else:
+            self._files.disk.remove(snapshot)  # one of an earlier life may have ended here too
+        last.seal(producers=len(self.producers))
+
+    def _new_segment(self, base: int) -> Segment:
+        interval_bytes = self.config.index_interval_bytes
+        return Segment.create(self._files, self.path, base, interval_bytes=interval_bytes, now_ms=0)
+
+    def _store_epochs(self, history: EpochHistory) -> None:
+        self.epochs = history
+        if history != self._stored_epochs:
+            self._stored_epochs = None
+            self._files.disk.write_atomic(f"{self.path}/{EPOCHS}", write_epochs(history))
+            self._stored_epochs = history
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(f"{self.path} failed and needs a restart: {self._failure}")
+
+    # Reading
+
+    def read(
+        self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool, nowait: bool
+    ) -> ReadResult | WouldBlock:
+        """Whole batches from the one that holds `offset`, none with a record at `up_to` or later.
+
+        At most `max_bytes`, but with `min_one_batch` never none because the first is larger. Ends
+        at the end of a segment.
+        """
+        while True:
+            cuts = self._cuts
+            try:
+                result = self._read(
+                    offset, max_bytes, up_to=up_to, min_one_batch=min_one_batch, nowait=nowait
+                )
+            except Exception:
+                # While the log is cut in the other thread, anything here may go wrong.
+                if self._was_cut_since(cuts):
+                    continue
+                raise
+            if not self._was_cut_since(cuts):
+                return result
+
+    def _was_cut_since(self, cuts: int) -> bool:
+        if cuts == self._cuts and cuts % 2 == 0:
+            return False
+        with self._files.cutting:  # until it is done
+            return True
+
+    def _read(
+        self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool, nowait: bool
+    ) -> ReadResult | WouldBlock:
+        self._check_usable()
+        segments = self._segments
+        end = segments[-1].end
+        if not self.start <= offset <= end:
+            raise OffsetOutOfRange(f"{self.path} holds {self.start} to {end}, not {offset}")
+        up_to = min(up_to, end)
+        if offset >= up_to:
+            return ReadResult(b"", offset, offset)
+        segment = _holding(segments, offset)
+        if segment is not segments[-1]:
+            if nowait and not segment.is_loaded:
+                return WOULD_BLOCK
+            segment.keep_loaded()
+        hint = self._hints.get(offset)
+        if hint is not None and offset != segment.base:
+            place: tuple[int, int] | None = (hint, offset)
+        else:
+            place = segment.locate(offset, nowait=nowait)
+        if place is None:
+            return WOULD_BLOCK
+        position, first_offset = place
+        taken = segment.read(
+            position, max_bytes, up_to=up_to, min_one_batch=min_one_batch, nowait=nowait
+        )
+        if taken is None:
+            return WOULD_BLOCK
+        data, next_offset = taken
+        if not len(data):
+            return ReadResult(b"", offset, offset)
+        if nowait:
+            self._remember_place(offset, next_offset, position + len(data))
+        return ReadResult(data, first_offset, next_offset)
+
+    def _remember_place(self, offset: int, next_offset: int, position: int) -> None:
+        """A reader goes on where it stopped: spare it the look into the index."""
+        hints = self._hints
+        hints.pop(offset, None)
+        hints[next_offset] = position
+        if len(hints) > HINTS_MAX:
+            del hints[next(iter(hints))]
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record at least as new as `timestamp_ms`. May block."""
+        return lookup.first_from(self._segments, timestamp_ms, start=self.start)
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The largest timestamp and the offset of the first record that has it. May block."""
+        return lookup.largest(self._segments, start=self.start)
+
+    # Cutting
+
+    def truncate_to(self, offset: int) -> int:
+        """Remove every batch with `offset` or a later one; return the new end."""
+        self._check_usable()
+        if offset >= self.end:
+            return self.end
+        if offset <= self.start:
+            self.truncate_fully(offset)
+            return self.end
+        kept = [segment for segment in self._segments if segment.base < offset]
+        if kept[-1].end > offset and kept[-1].locate_now(offset)[1] < self.start:
+            self.truncate_fully(self.start)  # the start lies inside the batch that has to go
+            return self.end
+        with self._all_or_failed():
+            # The newest first: whatever a crash leaves is a prefix of the log.
+            for segment in reversed(self._segments[len(kept) :]):
+                segment.remove()
+            kept[-1].let_go()
+            if kept[-1].end > offset:
+                kept[-1].cut(offset)
+            self._after_cut(kept)
+            if self.producers.reach(self.end):
+                self._rebuild_producers()
+            self._store_epochs(self.epochs.cut_end(Offset(self.end)))
+        return self.end
+
+    def truncate_fully(self, new_start: int) -> None:
+        """Remove everything; the next record will get offset `new_start`."""
+        self._check_usable()
+        with self._all_or_failed():
+            for segment in reversed(self._segments):
+                segment.remove()
+            self._files.disk.remove(f"{self.path}/{LOG_START}")
+            self._files.disk.remove(snapshot_path(self.path, new_start))
+            self.producers = Producers()
+            self._after_cut([self._new_segment(new_start)])
+            self.start = new_start
+            self._store_epochs(EpochHistory())
+
+    def delete_records_before(self, offset: int) -> list[DeletedSegment]:
+        """Let the log start at `offset`, and remove the segments that lie wholly below it."""
+        self._check_usable()
+        if offset > self.end:
+            raise OffsetOutOfRange(f"{self.path} ends at {self.end}: nothing to delete at {offset}")
+        if offset <= self.start:
+            return []
+        self._files.disk.write_atomic(f"{self.path}/{LOG_START}", write_offset(offset))
+        self.start = offset
+        self._store_epochs(self.epochs.cut_start(Offset(offset)))
+        below = [segment for segment in self._segments[:-1] if segment.end <= offset]
+        return self._remove_oldest(len(below))
+
+    def apply_retention(self, now_ms: int, *, up_to: int | None = None) -> list[DeletedSegment]:
+        """Remove segments too old or too many, none with a record at `up_to` (the watermark) on.
+
+        The last segment is never removed; one that has expired as a whole is rolled first.
+        """
+        self._check_usable()
+        self.producers.expire(now_ms=now_ms, expiration_ms=self.config.producer_id_expiration_ms)
+        limit = self.end if up_to is None else min(up_to, self.end)
+        count = retention.expired(self._segments, self.config, now_ms=now_ms, up_to=limit)
+        if count == len(self._segments):
+            if self._segments[-1].size:
+                self.roll()
+            else:
+                count -= 1
+        return self._remove_oldest(count)
+
+    def _remove_oldest(self, count: int) -> list[DeletedSegment]:
+        if count == 0:
+            return []
+        gone, self._segments = self._segments[:count], self._segments[count:]
+        self._hints.clear()
+        self._cuts += 2
+        self.start = max(self.start, self._segments[0].base)
+        for segment in gone:
+            segment.remove()
+            self._files.disk.remove(snapshot_path(self.path, segment.base))
+        self._store_epochs(self.epochs.cut_start(Offset(self.start)))
+        return [DeletedSegment(segment.base, segment.end, segment.size) for segment in gone]
+
+    def _after_cut(self, segments: list[Segment]) -> None:
+        for segment in self._segments:
+            if segment.base > segments[-1].end:
+                self._files.disk.remove(snapshot_path(self.path, segment.base))
+        self._segments = segments
+        self._hints.clear()
+        self.recovery_point = min(self.recovery_point, self.end)
+
+    def _rebuild_producers(self) -> None:
+        """Learn the producers again from what is left: a cut batch may have hidden older ones."""
+        seen_at_ms = max(entry.seen_at_ms for entry in self.producers.values())
+        number = len(self._segments) - 1
+        disk, segments = self._files.disk, self._segments
+        producers = producers_at(disk, self.path, segments, number, now_ms=seen_at_ms)
+        note_producers(producers, segments[-1], now_ms=seen_at_ms)
+        self.producers = producers
+
+    @contextmanager
+    def _all_or_failed(self) -> Iterator[None]:
+        """A step that cannot be taken back: if the disk refuses half-way, the log has failed."""
+        with self._files.cutting:
+            self._cuts += 1
+            try:
+                yield
+            except DiskError as error:
+                self._failure = str(error)
+                raise
+            finally:
+                self._cuts += 1
+
+    # Ending
+
+    def flush(self) -> None:
+        """Return once everything appended so far would survive a loss of power. Blocks."""
+        cuts, segments, end = self._cuts, self._segments, self.end
+        for segment in segments:
+            if segment.end > self.recovery_point:
+                segment.file.flush()
+        if cuts == self._cuts and cuts % 2 == 0:
+            self.recovery_point = end
+
+    def close(self) -> None:
+        """Write what the next opening needs to believe a clean stop; flushes what is not yet."""
+        self._check_usable()
+        self._store_epochs(self.epochs)
+        last = self._segments[-1]
+        if last.size and last.has_news:
+            self._seal(last)
+        self.flush()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Release files and memory, writing nothing."""
+        for segment in self._segments:
+            segment.let_go()
+            segment.unload()
+
+    def detach(self) -> None:
+        """Refuse everything from now on: the directory is about to be moved or removed."""
+        self._failure = "it was deleted"
+        self._cuts += 2
+        self.let_go()
+
+    def delete(self) -> None:
+        """Remove the log and its directory."""
+        self.detach()
+        self._files.disk.remove_tree(self.path)
+
+
+def _holding(segments: list[Segment], offset: int) -> Segment:
+    last = segments[-1]
+    if offset >= last.base:
+        return last
+    return segments[bisect_right(segments, offset, key=attrgetter("base")) - 1]

@@ -1,0 +1,49 @@
+"""Walking a log file batch by batch, by header alone or with the whole batch in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from insync.storage.disk import Buffer, DiskFile
+from insync.wire.batches import HEADER_BYTES, LENGTH_PREFIX_BYTES, BatchHeader, read_header
+
+HEADERS_WINDOW_BYTES: Final = 64 << 10
+"""Read at a time where only headers matter: small batches share a read, large ones are skipped."""
+
+WHOLE_WINDOW_BYTES: Final = 1 << 20
+"""Read at a time where every byte is checked."""
+
+PEEK = Struct(">qi11xi")  # base offset, length, last offset delta
+LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
+
+
+class Found(NamedTuple):
+    position: int  # in the file
+    header: BatchHeader  # whose own position is that in `buffer`
+    buffer: Buffer
+
+
+def walk(file: DiskFile, start: int, end: int, *, whole: bool) -> Iterator[Found]:
+    """Every batch that lies wholly between two positions; stops where none can be."""
+    window = WHOLE_WINDOW_BYTES if whole else HEADERS_WINDOW_BYTES
+    position = buffer_at = start
+    buffer: Buffer = b""
+    while position + HEADER_BYTES <= end:
+        header = read_header(buffer, position - buffer_at)
+        if header is None:
+            buffer, buffer_at = file.read(position, min(window, end - position)), position
+            header = read_header(buffer)
+            if header is None:
+                return  # the file is shorter than it was
+        if header.length < LENGTH_MIN or position + header.size > end:
+            return
+        if whole and header.end_position > len(buffer):
+            wanted = min(max(window, header.size), end - position)
+            buffer, buffer_at = file.read(position, wanted), position
+            header = read_header(buffer)
+            if header is None or header.end_position > len(buffer):
+                return
+        yield Found(position, header, buffer)
+        position += header.size

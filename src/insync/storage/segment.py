@@ -1,0 +1,396 @@
+"""One segment: a log file and its indexes.
+
+Only the last segment of a log is written to. The others are sealed: their indexes are files, read
+when first needed and forgotten when others need the room.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from insync.storage.disk import Buffer, DiskFile
+from insync.storage.errors import CorruptFile, DiskError, LogFailed
+from insync.storage.files import FilePool
+from insync.storage.index import (
+    INT32_MAX,
+    NO_TIMESTAMP,
+    SEAL_BYTES,
+    SegmentIndex,
+    Summary,
+    read_summary,
+)
+from insync.storage.scan import LENGTH_MIN, PEEK, Found, walk
+from insync.wire.batches import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    BatchHeader,
+    CorruptBatch,
+    check,
+)
+
+LOG: Final = ".log"
+OFFSETS: Final = ".index"
+TIMES: Final = ".timeindex"
+
+UNKNOWN: Final = -1
+
+
+def file_stem(directory: str, base: int) -> str:
+    return f"{directory}/{base:020d}"
+
+
+class Segment:
+    """`base` is the offset of its first record, `end` that of the next segment's first."""
+
+    __slots__ = (
+        "_files",
+        "_index",
+        "_interval_bytes",
+        "base",
+        "created_ms",
+        "end",
+        "has_news",
+        "is_summarised",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "producers",
+        "size",
+        "stem",
+    )
+
+    def __init__(
+        self, files: FilePool, stem: str, base: int, *, end: int, size: int, interval_bytes: int
+    ) -> None:
+        self._files = files
+        self._index: SegmentIndex | None = None
+        self._interval_bytes = interval_bytes
+        self.stem = stem
+        self.base = base
+        self.end = end
+        self.size = size
+        self.is_summarised = False
+        self.has_news = True  # since its seal was written or read
+        self.forget_summary()
+
+    @classmethod
+    def create(
+        cls, files: FilePool, directory: str, base: int, *, interval_bytes: int, now_ms: int
+    ) -> Segment:
+        """An empty segment, on disk at once: its name is how the log remembers its end."""
+        stem = file_stem(directory, base)
+        segment = cls(files, stem, base, end=base, size=0, interval_bytes=interval_bytes)
+        files.create(stem + LOG)
+        segment.start_anew(now_ms)
+        return segment
+
+    def start_anew(self, now_ms: int) -> None:
+        """Know this segment to be empty."""
+        self._index = SegmentIndex()
+        self.forget_summary()
+        self.created_ms = now_ms
+        self.is_summarised = True
+
+    def forget_summary(self) -> None:
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base
+        self.created_ms = 0
+        self.producers = UNKNOWN
+
+    @property
+    def file(self) -> DiskFile:
+        return self._files.get(self.stem + LOG)
+
+    # Writing
+
+    def append(self, data: Buffer) -> None:
+        """Write batches at the end; a `DiskError` leaves the file as it was, `LogFailed` torn."""
+        file = self.file
+        if file.size != self.size:
+            # A reader in another thread reopened the file while we were writing to it.
+            self._files.forget(self.stem + LOG)
+            file = self.file
+            assert file.size == self.size, "someone else writes to this log"
+        try:
+            file.append((data,))
+        except DiskError:
+            self._take_back(file)
+            raise
+        self.size += len(data)
+        self.has_news = True
+
+    def _take_back(self, file: DiskFile) -> None:
+        try:
+            file.truncate(self.size)
+        except DiskError as error:
+            raise LogFailed(f"a torn append could not be removed: {error}") from error
+
+    def note(self, index: SegmentIndex, offset: int, position: int, max_timestamp_ms: int) -> None:
+        """Index one batch that lies at `position`."""
+        if position - index.last_position >= self._interval_bytes:
+            index.add(
+                offset - self.base,
+                position,
+                max_ms=self.max_timestamp_ms,
+                max_offset=self.max_timestamp_offset - self.base,
+            )
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+            self.max_timestamp_offset = offset
+
+    def has_room(self, *, size: int, end: int, segment_bytes: int) -> bool:
+        """Whether an append may still go here: an empty segment takes any."""
+        if self.size == 0:
+            return True
+        return self.size + size <= min(segment_bytes, INT32_MAX) and end - self.base <= INT32_MAX
+
+    def seal(self, *, producers: int) -> None:
+        """Write the indexes, so that the next opening need not read the log."""
+        index = self.index
+        self.producers = producers
+        summary = Summary(
+            self.base,
+            self.end,
+            self.size,
+            self.max_timestamp_ms,
+            self.max_timestamp_offset,
+            self.created_ms,
+            producers,
+        )
+        disk = self._files.disk
+        disk.write_atomic(self.stem + TIMES, index.times_file(summary))
+        disk.write_atomic(self.stem + OFFSETS, index.offsets_file(summary))
+        self.has_news = False
+
+    def cut(self, offset: int) -> None:
+        """Remove every batch that holds `offset` or a later one."""
+        index = self.index
+        position, end = self.locate_now(offset)
+        self._files.forget_loaded(self)
+        for suffix in (OFFSETS, TIMES):
+            self._files.disk.remove(self.stem + suffix)
+        self.file.truncate(position)
+        self.size, self.end, self.has_news = position, end, True
+        index.cut(end - self.base)
+        largest_ms, largest_offset = index.last_time
+        self.max_timestamp_ms, self.max_timestamp_offset = largest_ms, self.base + largest_offset
+        for found in walk(self.file, index.last_position, position, whole=False):
+            if found.header.max_timestamp_ms > self.max_timestamp_ms:
+                self.max_timestamp_ms = found.header.max_timestamp_ms
+                self.max_timestamp_offset = found.header.base_offset
+
+    def remove(self) -> None:
+        self.let_go()
+        # The log goes first: indexes without one are swept up when the log is next opened.
+        for suffix in (LOG, OFFSETS, TIMES):
+            self._files.disk.remove(self.stem + suffix)
+
+    def let_go(self) -> None:
+        self._files.forget(self.stem + LOG)
+        self._files.forget_loaded(self)
+
+    # Indexes
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._index is not None
+
+    @property
+    def index(self) -> SegmentIndex:
+        index = self._index
+        if index is None:
+            with self._files.loading:
+                index = self._index
+                if index is None:
+                    index = self._index = self._read_index()
+        return index
+
+    def keep_loaded(self) -> None:
+        """Let the pool decide when this sealed segment's index leaves memory."""
+        self._files.keep_loaded(self)
+
+    def unload(self) -> None:
+        self._index = None
+
+    def summarise(self) -> None:
+        """Know the timestamps of a sealed segment, from its seal if it has a good one."""
+        if not self.is_summarised and not self.read_seal():
+            _ = self.index
+
+    def read_seal(self) -> bool:
+        """Take what the seal says; False if there is none for just these log bytes."""
+        try:
+            tail = self._files.disk.read_tail(self.stem + OFFSETS, SEAL_BYTES)
+            summary = read_summary(tail, base=self.base, log_bytes=self.size)
+        except (CorruptFile, DiskError):
+            return False
+        self.end = summary.end
+        self.max_timestamp_ms = summary.max_timestamp_ms
+        self.max_timestamp_offset = summary.max_timestamp_offset
+        self.created_ms = summary.created_ms
+        self.producers = summary.producers
+        self.is_summarised, self.has_news = True, False
+        return True
+
+    def _read_index(self) -> SegmentIndex:
+        disk = self._files.disk
+        try:
+            offsets, times = disk.read_all(self.stem + OFFSETS), disk.read_all(self.stem + TIMES)
+            index = SegmentIndex.from_files(offsets, times, base=self.base, log_bytes=self.size)
+            if self.is_summarised or self.read_seal():
+                return index
+        except (CorruptFile, DiskError):
+            pass
+        index = SegmentIndex()
+        self.forget_summary()
+        for found in self.sound_batches():
+            self._note_found(index, found)
+        self.is_summarised = True
+        return index
+
+    def recover(self, accept: Callable[[BatchHeader], bool], *, check_from: int) -> None:
+        """Build everything anew from the log, and cut it at the first batch not right or taken."""
+        index = self._index = SegmentIndex()
+        self.forget_summary()
+        self.end, position = self.base, 0
+        for found in self.sound_batches(check_from=check_from):
+            if not accept(found.header):
+                break
+            self._note_found(index, found)
+            self.end = found.header.next_offset
+            position = found.position + found.header.size
+        self.is_summarised = True
+        if position != self.size:
+            self.file.truncate(position)
+            self.size = position
+
+    def _note_found(self, index: SegmentIndex, found: Found) -> None:
+        if found.position == 0:
+            self.created_ms = found.header.max_timestamp_ms
+        self.note(index, found.header.base_offset, found.position, found.header.max_timestamp_ms)
+
+    def sound_batches(self, *, check_from: int | None = None) -> Iterator[Found]:
+        """The batches up to the first that cannot be right; CRCs only from an offset on."""
+        expected = self.base
+        for found in walk(self.file, 0, self.size, whole=check_from is not None):
+            header = found.header
+            # Neither offset nor epoch is under the CRC. Until logs are compacted, offsets leave
+            # no gaps, so one that does is damage as surely as one that goes back.
+            if header.base_offset != expected or header.magic != MAGIC:
+                return
+            if header.last_offset_delta < 0 or header.last_offset - self.base > INT32_MAX:
+                return
+            if check_from is not None and header.base_offset >= check_from:
+                try:
+                    check(found.buffer, header)
+                except CorruptBatch:
+                    return
+            yield found
+            expected = header.next_offset
+
+    # Reading
+
+    def locate(self, offset: int, *, nowait: bool) -> tuple[int, int] | None:
+        """Position and base offset of the batch that holds `offset`; None: would block."""
+        if offset == self.base:
+            return 0, offset
+        file = self.file
+        position = self.index.at_or_before(offset - self.base)
+        while True:
+            size = min(self._interval_bytes + HEADER_BYTES, self.size - position)
+            chunk = file.read_nowait(position, size) if nowait else file.read(position, size)
+            if chunk is None:
+                return None
+            within = 0
+            while within + PEEK.size <= len(chunk):
+                base, length, last_delta = PEEK.unpack_from(chunk, within)
+                if offset <= base + last_delta:
+                    return position + within, base
+                if length < LENGTH_MIN:
+                    raise self._broken()
+                within += length + LENGTH_PREFIX_BYTES
+            if within == 0:  # not even one header came
+                if nowait:
+                    return None
+                raise self._broken()
+            position += within
+
+    def locate_now(self, offset: int) -> tuple[int, int]:
+        found = self.locate(offset, nowait=False)
+        assert found is not None, "a blocking read cannot answer that it would block"
+        return found
+
+    def read(
+        self, position: int, max_bytes: int, *, up_to: int, min_one_batch: bool, nowait: bool
+    ) -> tuple[Buffer, int] | None:
+        """Whole batches from one that begins at `position`, and the offset after the last.
+
+        None: would block. (b"", -1): not even one fits, or lies wholly below `up_to`.
+        """
+        file = self.file
+        available = self.size - position
+        if up_to < self.end:
+            stop = self.index.at_or_after(up_to - self.base)
+            available = min(available, stop - position) if stop is not None else available
+        wanted = min(max(max_bytes, HEADER_BYTES), available)
+        data = file.read_nowait(position, wanted) if nowait else file.read(position, wanted)
+        if data is None:
+            return None
+        if nowait and up_to >= self.end and len(data) == self.size - position:
+            return data, self.end  # all there is: no need to look inside (nobody appends meanwhile)
+        size, next_offset = self._whole_batches(data, position, up_to)
+        if size:
+            return (data if size == len(data) else memoryview(data)[:size]), next_offset
+        if len(data) < PEEK.size:
+            self._too_little(nowait=nowait)
+            return None
+        base, length, last_delta = PEEK.unpack_from(data)
+        fits = length + LENGTH_PREFIX_BYTES <= max_bytes
+        if base + last_delta >= up_to or not (fits or min_one_batch):
+            return b"", -1
+        return self._read_one(
+            file, position, nowait=nowait, length=length, end=base + last_delta + 1
+        )
+
+    def _read_one(
+        self, file: DiskFile, position: int, *, nowait: bool, length: int, end: int
+    ) -> tuple[Buffer, int] | None:
+        size = length + LENGTH_PREFIX_BYTES
+        if length < LENGTH_MIN or size > self.size - position:
+            raise self._broken()
+        data = file.read_nowait(position, size) if nowait else file.read(position, size)
+        if data is None or len(data) < size:
+            self._too_little(nowait=nowait)
+            return None
+        return data, end
+
+    def _too_little(self, *, nowait: bool) -> None:
+        """Less came than there is: without waiting that only means that it is not in memory."""
+        if not nowait:
+            raise self._broken()
+
+    def _whole_batches(self, data: Buffer, position: int, up_to: int) -> tuple[int, int]:
+        """How much of `data` is whole batches below `up_to`, and the offset after them.
+
+        The index says where to begin looking, so the cost does not grow with the batches read.
+        """
+        index = self.index
+        known = min(
+            index.at_or_before_position(position + len(data) - PEEK.size),
+            index.at_or_before(up_to - self.base),
+        )
+        size, next_offset = max(0, known - position), -1
+        while size + PEEK.size <= len(data):
+            base, length, last_delta = PEEK.unpack_from(data, size)
+            if length < LENGTH_MIN:
+                raise self._broken()
+            stop = size + length + LENGTH_PREFIX_BYTES
+            if stop > len(data) or base + last_delta >= up_to:
+                return size, base
+            size, next_offset = stop, base + last_delta + 1
+        return size, next_offset
+
+    def _broken(self) -> DiskError:
+        return DiskError(errno.EIO, self.stem + LOG)

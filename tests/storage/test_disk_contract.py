@@ -1,0 +1,251 @@
+"""One contract, two disks."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from insync.storage.disk import Disk, RealDisk
+from insync.storage.errors import DiskError
+from insync.storage.memory_disk import MemoryDisk
+
+DISKS: dict[str, Callable[[], Disk]] = {"real": RealDisk, "memory": MemoryDisk}
+
+
+@pytest.fixture(params=DISKS)
+def disk(request: pytest.FixtureRequest) -> Disk:
+    return DISKS[request.param]()
+
+
+@pytest.fixture
+def root(disk: Disk, tmp_path: Path) -> str:
+    disk.make_dirs(str(tmp_path))
+    return str(tmp_path)
+
+
+def test_appends_are_read_back_from_any_position(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/f")
+    assert file.append([b"abc", bytearray(b"def"), memoryview(b"ghi")]) == 9
+    assert file.append([b"j"]) == 1
+    assert file.size == 10
+    for reader in (file, disk.open(f"{root}/f")):
+        assert bytes(reader.read(2, 5)) == b"cdefg"
+        assert bytes(reader.read(8, 100)) == b"ij"
+        assert bytes(reader.read(10, 5)) == b""
+        assert bytes(reader.read_nowait(0, 4) or b"?") == b"abcd"
+
+
+def test_truncate_cuts_and_appends_go_on_from_there(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/f")
+    file.append([b"abcdef"])
+    file.truncate(2)
+    file.append([b"X"])
+    file.flush()
+    assert (file.size, disk.file_size(f"{root}/f")) == (3, 3)
+    assert bytes(file.read(0, 9)) == b"abX"
+
+
+def test_create_empties_what_was_there(disk: Disk, root: str) -> None:
+    disk.write_atomic(f"{root}/f", b"old")
+    assert disk.create(f"{root}/f").size == 0
+    assert disk.read_all(f"{root}/f") == b""
+
+
+def test_whole_files_and_tails(disk: Disk, root: str) -> None:
+    disk.write_atomic(f"{root}/f", b"first")
+    disk.write_atomic(f"{root}/f", b"second")
+    assert disk.read_all(f"{root}/f") == b"second"
+    assert disk.read_tail(f"{root}/f", 3) == b"ond"
+    assert disk.read_tail(f"{root}/f", 30) == b"second"
+    assert disk.list(root) == ["f"]
+
+
+def test_directories(disk: Disk, root: str) -> None:
+    disk.make_dirs(f"{root}/a/b")
+    disk.make_dirs(f"{root}/a/b")
+    disk.write_atomic(f"{root}/a/b/f", b"x")
+    disk.write_atomic(f"{root}/z", b"")
+    assert disk.list(root) == ["a", "z"]
+    disk.rename(f"{root}/a", f"{root}/c")
+    assert disk.list(root) == ["c", "z"]
+    assert disk.read_all(f"{root}/c/b/f") == b"x"
+    disk.rename(f"{root}/z", f"{root}/y")
+    disk.remove(f"{root}/y")
+    disk.remove(f"{root}/y")
+    disk.remove_tree(f"{root}/c")
+    disk.remove_tree(f"{root}/c")
+    assert disk.list(root) == []
+    assert disk.free_bytes(root) > 0
+
+
+def test_a_lock_is_held_by_one_and_can_be_passed_on(disk: Disk, root: str) -> None:
+    lock = disk.lock(f"{root}/.lock")
+    assert lock is not None
+    assert disk.lock(f"{root}/.lock") is None
+    lock.release()
+    lock.release()
+    again = disk.lock(f"{root}/.lock")
+    assert again is not None
+    again.release()
+
+
+def test_an_open_file_outlives_its_name(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/f")
+    file.append([b"abc"])
+    disk.remove(f"{root}/f")
+    assert bytes(file.read(0, 3)) == b"abc"
+    file.close()
+    file.close()
+    with pytest.raises(DiskError):
+        file.read(0, 1)
+
+
+REFUSED: dict[str, tuple[int, Callable[[Disk, str], object]]] = {
+    "open what is not there": (errno.ENOENT, lambda disk, root: disk.open(f"{root}/none")),
+    "read what is not there": (errno.ENOENT, lambda disk, root: disk.read_all(f"{root}/none")),
+    "size of what is not there": (errno.ENOENT, lambda disk, root: disk.file_size(f"{root}/none")),
+    "list what is not there": (errno.ENOENT, lambda disk, root: disk.list(f"{root}/none")),
+    "list a file": (errno.ENOTDIR, lambda disk, root: disk.list(f"{root}/file")),
+    "create a directory": (errno.EISDIR, lambda disk, root: disk.create(f"{root}/dir")),
+    "create nowhere": (errno.ENOENT, lambda disk, root: disk.create(f"{root}/none/f")),
+    "write below a file": (
+        errno.ENOTDIR,
+        lambda disk, root: disk.write_atomic(f"{root}/file/f", b""),
+    ),
+    "make a directory of a file": (errno.EEXIST, lambda disk, root: disk.make_dirs(f"{root}/file")),
+    "make a directory below a file": (
+        errno.ENOTDIR,
+        lambda disk, root: disk.make_dirs(f"{root}/file/dir"),
+    ),
+    "rename what is not there": (
+        errno.ENOENT,
+        lambda disk, root: disk.rename(f"{root}/none", f"{root}/f"),
+    ),
+    "rename over a full directory": (
+        errno.ENOTEMPTY,
+        lambda disk, root: disk.rename(f"{root}/dir", f"{root}/full"),
+    ),
+    "lock nowhere": (errno.ENOENT, lambda disk, root: disk.lock(f"{root}/none/.lock")),
+    "room of what is not there": (errno.ENOENT, lambda disk, root: disk.free_bytes(f"{root}/none")),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals_name_the_errno_and_the_path(disk: Disk, root: str, what: str) -> None:
+    disk.write_atomic(f"{root}/file", b"")
+    disk.make_dirs(f"{root}/dir")
+    disk.make_dirs(f"{root}/full/below")
+    expected, act = REFUSED[what]
+    with pytest.raises(DiskError, match=root) as refusal:
+        act(disk, root)
+    assert refusal.value.errno == expected
+    assert "\n" not in str(refusal.value)
+
+
+# A disk that is full, each in its own way: memory by capacity, a real one by the size limit of
+# this process (a write is cut short at the limit, and the next one refused, as when it is full).
+
+
+@pytest.fixture
+def full_after(disk: Disk) -> Iterator[Callable[[int], None]]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> None:
+        if isinstance(disk, MemoryDisk):
+            disk.capacity_bytes = size
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_refused_append_can_be_taken_back(
+    disk: Disk, root: str, full_after: Callable[[int], None]
+) -> None:
+    file = disk.create(f"{root}/f")
+    file.append([b"x" * 100])
+    full_after(150)
+    with pytest.raises(DiskError) as refusal:
+        file.append([b"y" * 40, b"z" * 40])
+    assert refusal.value.errno in (errno.ENOSPC, errno.EFBIG)
+    assert file.size == 100
+    file.truncate(file.size)
+    assert disk.read_all(f"{root}/f") == b"x" * 100
+    file.append([b"y" * 40])
+    assert disk.file_size(f"{root}/f") == 140
+
+
+def test_a_refused_replacement_leaves_the_old_file(
+    disk: Disk, root: str, full_after: Callable[[int], None]
+) -> None:
+    disk.write_atomic(f"{root}/f", b"old")
+    full_after(50)
+    with pytest.raises(DiskError):
+        disk.write_atomic(f"{root}/f", b"n" * 100)
+    assert disk.read_all(f"{root}/f") == b"old"
+    assert disk.list(root) == ["f"]
+
+
+# What only one of them can do
+
+
+def test_a_filesystem_without_nowait_is_read_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    disk = RealDisk()
+    file = disk.create(f"{tmp_path}/f")
+    file.append([b"abc"])
+    monkeypatch.setattr("os.preadv", unsupported)
+    assert bytes(file.read_nowait(0, 3) or b"") == b"abc"
+    assert not disk.has_nowait
+    assert bytes(file.read_nowait(1, 3) or b"") == b"bc"
+
+
+def test_what_is_not_in_memory_would_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cold(*_: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "not in memory")
+
+    file = RealDisk().create(f"{tmp_path}/f")
+    file.append([b"abc"])
+    monkeypatch.setattr("os.preadv", cold)
+    assert file.read_nowait(0, 3) is None
+
+
+def test_a_huge_small_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    disk = RealDisk()
+    disk.create(f"{tmp_path}/f").truncate(1 << 40)
+    with pytest.raises(DiskError) as refusal:
+        disk.read_all(f"{tmp_path}/f")
+    assert refusal.value.errno == errno.EFBIG
+    assert disk.read_tail(f"{tmp_path}/f", 3) == b"\0\0\0"
+
+
+def test_a_crash_keeps_every_written_byte_but_no_handle() -> None:
+    disk = MemoryDisk()
+    file = disk.create("/f")
+    file.append([b"abc"])
+    file.append([b"def"])
+    assert disk.lock("/l") is not None
+    disk.crash(torn_at=1)
+    assert disk.read_all("/f") == b"abcd"
+    assert disk.lock("/l") is not None
+    with pytest.raises(DiskError):
+        file.append([b"g"])
+
+
+def test_a_loss_of_power_takes_what_was_not_flushed() -> None:
+    disk = MemoryDisk()
+    file = disk.create("/f")
+    file.append([b"abc"])
+    file.flush()
+    file.append([b"def"])
+    disk.lose_power()
+    assert disk.read_all("/f") == b"abc"
