@@ -1,0 +1,100 @@
+"""Where things are in the tree: Kafka's own paths, and the few that are ours."""
+
+import re
+
+from insync.metadata.errors import BadTopicName
+
+TOPIC_NAME_CHARACTERS_MAX = 249  # Kafka's: with "-<partition>" it still fits a file name
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+BROKER_DEFAULT = "<default>"  # the name Kafka gives the cluster-wide default
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CLUSTER_ID = "/cluster/id"
+CLUSTER_SECRET = "/cluster/secret"  # noqa: S105 - a path, not a secret
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+DELETE_TOPICS = "/admin/delete_topics"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+THROTTLE_LEASES = "/admin/throttle_leases"
+PRODUCER_IDS = "/latest_producer_id_block"
+SESSIONS = "/sessions"  # ours: one ephemeral node per session, written by the store alone
+
+
+def checked_topic_name(name: str) -> str:
+    """Return `name`, or say which of Kafka's rules it breaks."""
+    if not name:
+        raise BadTopicName("a topic name cannot be empty")
+    if name in {".", ".."}:
+        raise BadTopicName(f"a topic cannot be named {name!r}")
+    if len(name) > TOPIC_NAME_CHARACTERS_MAX:
+        raise BadTopicName(
+            f"a topic name has at most {TOPIC_NAME_CHARACTERS_MAX} characters, this one {len(name)}"
+        )
+    if not _TOPIC_NAME.fullmatch(name):
+        raise BadTopicName(
+            f"topic name {name!r} has a character other than ASCII letters, digits, '.', '_', '-'"
+        )
+    return name
+
+
+def broker_id(broker: int) -> str:
+    return f"{BROKER_IDS}/{_number(broker)}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{checked_topic_name(name)}"
+
+
+def partitions(name: str) -> str:
+    return f"{topic(name)}/partitions"
+
+
+def partition_state(name: str, partition: int) -> str:
+    return f"{partitions(name)}/{_number(partition)}/state"
+
+
+def partition_of(path: str) -> tuple[str, int] | None:
+    """The topic and partition whose state lives at `path`, if it is such a path."""
+    match path.split("/"):
+        case ["", "brokers", "topics", name, "partitions", number, "state"] if number.isdecimal():
+            return name, int(number)
+        case _:
+            return None
+
+
+def topic_config(name: str) -> str:
+    return f"{TOPIC_CONFIGS}/{checked_topic_name(name)}"
+
+
+def broker_config(broker: int | None) -> str:
+    """Where a broker's dynamic settings are; None asks for the cluster-wide default."""
+    return f"{BROKER_CONFIGS}/{BROKER_DEFAULT if broker is None else _number(broker)}"
+
+
+def delete_topic(name: str) -> str:
+    return f"{DELETE_TOPICS}/{checked_topic_name(name)}"
+
+
+def throttle_lease(lease: str) -> str:
+    assert lease, "a lease needs an id"
+    assert "/" not in lease, f"a lease id is one path component, not {lease!r}"
+    return f"{THROTTLE_LEASES}/{lease}"
+
+
+def session(incarnation: int) -> str:
+    return f"{SESSIONS}/{_number(incarnation)}"
+
+
+def session_of(path: str) -> int | None:
+    """The incarnation whose session node is at `path`, if it is such a path."""
+    head, _, number = path.rpartition("/")
+    return int(number) if head == SESSIONS and number.isdecimal() else None
+
+
+def _number(value: int) -> int:
+    assert value >= 0, f"ids and partitions in paths are never negative: {value}"
+    return value

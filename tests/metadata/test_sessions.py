@@ -1,0 +1,267 @@
+"""Whose silence counts, and the files that tell of death."""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.metadata import sessions
+from insync.metadata.sessions import (
+    Keeper,
+    SessionFile,
+    Silence,
+    read_counter,
+    sweep,
+    wait_for_release,
+)
+
+INTERVAL_MS = 500
+TIMEOUT_MS = 9_000
+DEADLINE_S = 5
+
+
+def silence_after(*checks: tuple[int, int]) -> int:
+    """The silence counted by checks at (time, counter), the first at (0, 0)."""
+    seen = Silence(counter=0, checked_at_ms=0)
+    for now_ms, counter in checks:
+        seen = seen.on_check(counter=counter, now_ms=now_ms, interval_ms=INTERVAL_MS)
+    return seen.unchanged_ms
+
+
+def test_time_between_checks_with_the_same_counter_is_silence() -> None:
+    assert silence_after((500, 0), (1100, 0), (2100, 0)) == 2100
+
+
+def test_a_beat_ends_the_silence() -> None:
+    assert silence_after((500, 0), (1000, 1)) == 0
+    assert silence_after((500, 0), (1000, 1), (1400, 1)) == 400
+
+
+def test_a_gap_of_more_than_two_intervals_is_the_observers_own_stall() -> None:
+    assert silence_after((1000, 0)) == 1000
+    assert silence_after((1001, 0)) == 0
+    assert silence_after((500, 0), (60_000, 0), (60_300, 0)) == 800
+
+
+@pytest.mark.property
+@given(gaps=st.lists(st.tuples(st.integers(0, 3_000), st.booleans()), max_size=40))
+def test_silence_is_the_sum_of_short_gaps_since_the_last_beat(gaps: list[tuple[int, bool]]) -> None:
+    seen, now_ms, counter, expected = Silence(counter=0, checked_at_ms=0), 0, 0, 0
+    for gap_ms, beats in gaps:
+        now_ms, counter = now_ms + gap_ms, counter + beats
+        seen = seen.on_check(counter=counter, now_ms=now_ms, interval_ms=INTERVAL_MS)
+        expected = 0 if beats else expected + (gap_ms if gap_ms <= 2 * INTERVAL_MS else 0)
+        assert seen.unchanged_ms == expected
+
+
+def test_who_waits_for_a_release_wakes_when_the_file_is_let_go(tmp_path: Path) -> None:
+    file = SessionFile(tmp_path / "1-one")
+    file.beat(7)
+    assert read_counter(file.path) == 7
+    waiter = threading.Thread(target=wait_for_release, args=(file.path,), daemon=True)
+    waiter.start()
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    file.release()
+    waiter.join(DEADLINE_S)
+    assert not waiter.is_alive()
+    assert read_counter(file.path) is None
+    wait_for_release(file.path)  # a file that is gone has no owner
+    file.release()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # threads of other tests
+def test_a_session_file_is_closed_on_exec_and_in_forked_children(tmp_path: Path) -> None:
+    file = SessionFile(tmp_path / "1-one")
+    descriptor = file._descriptor
+    assert not os.get_inheritable(descriptor)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.fstat(descriptor)
+            os.write(write_end, b"open")
+        except OSError:
+            os.write(write_end, b"closed")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read_end, 10) == b"closed"
+    os.close(read_end)
+    os.close(write_end)
+    assert descriptor in sessions._held_descriptors
+    waiter = threading.Thread(target=wait_for_release, args=(file.path,), daemon=True)
+    waiter.start()
+    waiter.join(0.05)
+    assert waiter.is_alive(), "the child's end let the parent's lock go"
+    file.release()
+    waiter.join(DEADLINE_S)
+
+
+def test_a_sweep_takes_what_neither_lives_nor_is_locked(tmp_path: Path) -> None:
+    opening = SessionFile(tmp_path / "3-opening")
+    (tmp_path / "1-dead").write_bytes(bytes(8))
+    (tmp_path / "2-living").write_bytes(bytes(8))
+    (tmp_path / "somebody-elses").write_bytes(b"")
+    sweep(tmp_path, living={2}.__contains__)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "2-living",
+        "3-opening",
+        "somebody-elses",
+    ]
+    opening.release()
+
+
+class Watch:
+    """A keeper that is stepped by hand, on a clock of the test's."""
+
+    def __init__(self, *, timeout_ms: int = TIMEOUT_MS) -> None:
+        self.now_ms = 0
+        self.ended: list[tuple[int, str]] = []
+        self.expired = 0
+        self.keeper = Keeper(
+            clock_ms=lambda: self.now_ms,
+            interval_ms=INTERVAL_MS,
+            timeout_ms=timeout_ms,
+            end=lambda incarnation, _, reason: self.ended.append((incarnation, reason)),
+            expired=self._on_expired,
+        )
+
+    def _on_expired(self) -> None:
+        self.expired += 1
+
+    def turn(self) -> None:
+        self.keeper.pulse()
+        self.keeper.check()
+
+    def check_until(self, end_ms: int, *, step_ms: int = INTERVAL_MS) -> None:
+        while self.now_ms < end_ms:
+            self.now_ms += step_ms
+            self.keeper.check()
+
+
+def test_a_session_ends_when_its_counter_stood_still_for_the_timeout(tmp_path: Path) -> None:
+    owner = SessionFile(tmp_path / "1-one")
+    watch = Watch()
+    watch.keeper.watch(1, owner.path)
+    watch.keeper.check()
+    watch.check_until(4_000)
+    owner.beat(1)
+    watch.check_until(4_500 + TIMEOUT_MS)
+    assert watch.ended == []
+    watch.check_until(4_500 + TIMEOUT_MS + 1, step_ms=1)
+    assert watch.ended == [(1, "its heartbeat stood still")]
+    watch.check_until(watch.now_ms + 2_000)
+    assert len(watch.ended) == 1  # until the answer is there
+    watch.keeper.ended(1)
+    watch.check_until(watch.now_ms + INTERVAL_MS)
+    assert len(watch.ended) == 2  # it failed, so again
+    watch.keeper.forget(1)
+    watch.keeper.ended(1)
+    watch.check_until(watch.now_ms + 2_000)
+    assert len(watch.ended) == 2
+    owner.release()
+
+
+def test_a_missing_file_is_a_dead_session(tmp_path: Path) -> None:
+    watch = Watch()
+    watch.keeper.watch(1, tmp_path / "1-one")
+    watch.keeper.check()
+    assert watch.ended == [(1, "its process is gone")]
+
+
+def test_the_owner_beats_once_for_each_turn_of_its_loop(tmp_path: Path) -> None:
+    watch, file = Watch(), SessionFile(tmp_path / "1-one")
+    watch.keeper.own(file, at_ms=0)
+    for turn in (1, 2, 3):
+        watch.now_ms += INTERVAL_MS
+        watch.keeper.pulse()
+        watch.keeper.check()
+        assert read_counter(file.path) == turn
+    watch.check_until(5_000)  # the loop hangs
+    assert read_counter(file.path) == 3
+    assert watch.keeper.silent_for_ms(5_000) == 3_500
+    file.release()
+
+
+def test_the_owner_gives_up_instead_of_beating_after_the_timeout(tmp_path: Path) -> None:
+    watch, file = Watch(), SessionFile(tmp_path / "1-one")
+    watch.keeper.own(file, at_ms=0)
+    watch.now_ms = TIMEOUT_MS
+    watch.keeper.pulse()
+    watch.keeper.check()
+    assert (watch.expired, read_counter(file.path)) == (0, 1)
+    watch.now_ms += TIMEOUT_MS + 1
+    watch.keeper.pulse()
+    watch.keeper.check()
+    assert (watch.expired, read_counter(file.path)) == (1, 1)
+    assert watch.keeper.silent_for_ms(watch.now_ms) == TIMEOUT_MS + 1
+    watch.keeper.disown()
+    watch.keeper.check()
+    assert not file.path.exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Some turns of both, a gap apart, in which either runs or is stopped."""
+
+    turns: int
+    gap_ms: int
+    owner_runs: bool
+    observer_runs: bool
+    owner_first: bool
+
+
+PHASES = st.builds(
+    Phase,
+    st.integers(1, 4),
+    st.sampled_from([1, 500, 1_000, 1_001]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@pytest.mark.property
+@given(phases=st.lists(PHASES, min_size=3, max_size=12))
+def test_whoever_may_still_act_has_not_been_ended(
+    tmp_path_factory: pytest.TempPathFactory, phases: list[Phase]
+) -> None:
+    timeout_ms = 1_500  # short, so that a few turns pass it
+    owner, observer = Watch(timeout_ms=timeout_ms), Watch(timeout_ms=timeout_ms)
+    file = SessionFile(tmp_path_factory.mktemp("sessions") / "1-one")
+    owner.keeper.own(file, at_ms=0)
+    observer.keeper.watch(1, file.path)
+    now_ms = 0
+    for phase in (one for one in phases for _ in range(one.turns)):
+        now_ms += phase.gap_ms
+        owner.now_ms = observer.now_ms = now_ms
+        if phase.owner_runs and phase.owner_first:
+            owner.turn()
+        if phase.observer_runs:
+            observer.keeper.check()
+        if phase.owner_runs and not phase.owner_first:
+            owner.turn()
+        alive = owner.keeper.silent_for_ms(now_ms) <= timeout_ms
+        assert not (alive and observer.ended)
+    file.release()
+
+
+def test_a_beat_counts_from_before_it_was_written(tmp_path: Path) -> None:
+    watch = Watch()
+
+    class SlowFile(SessionFile):
+        def beat(self, counter: int) -> None:
+            super().beat(counter)
+            watch.now_ms += 2_000  # the disk stalls after the others could see it
+
+    file = SlowFile(tmp_path / "1-one")
+    watch.keeper.own(file, at_ms=0)
+    watch.now_ms = 500
+    watch.keeper.pulse()
+    watch.keeper.check()
+    assert watch.keeper.silent_for_ms(watch.now_ms) == 2_000
+    file.release()
