@@ -14,7 +14,8 @@ demo: $(READY)  ## play the documents' examples in the terminal
 	@$(BIN)/insync demo
 
 test: check  ## everything `check` does, then real processes and the long property runs
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "property or process"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "property and not process"
+	$(BIN)/pytest -m process --durations=5
 
 check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.exceptions import TyperException
 
 from insync import __version__
-from insync.cli import demo, explain
+from insync.cli import broker, cluster, demo, explain
 from insync.cli.answer import Answer
 from insync.rules.refusals import Refusal
 
@@ -32,6 +32,8 @@ app = typer.Typer(
 )
 app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
+app.command("broker")(broker.broker)
+app.add_typer(cluster.app, name="cluster")
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - the shape typer calls back with

@@ -1,0 +1,1 @@
+"""One broker's shell around the rules: requests, replicas and followers' fetches."""

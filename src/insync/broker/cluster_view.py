@@ -1,0 +1,94 @@
+"""The cluster as the store has it, decoded once per change and read without cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
+
+from insync.metadata import paths
+from insync.metadata.records import BrokerRecord, TopicRecord, decode_config, decode_state
+from insync.metadata.store import Change, Entry, MetadataStore
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId, Incarnation
+
+TopicPartition = tuple[str, int]
+
+
+class ClusterView:
+    """Brokers, topics and partition states; `on_change` is told which of them changed."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        self.brokers: dict[BrokerId, BrokerRecord] = {}
+        self.topics: dict[str, TopicRecord] = {}
+        self.topic_names: dict[UUID, str] = {}
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.versions: dict[TopicPartition, int] = {}
+        self.topic_configs: dict[str, dict[str, str]] = {}
+        self.controller: BrokerId | None = None
+        self.listeners: list[Callable[[set[TopicPartition], bool], None]] = []
+        self._apply(Change(entry.path, None, entry) for entry in store.snapshot().values())
+        store.watch(self._on_changes)
+
+    @property
+    def incarnations(self) -> dict[BrokerId, Incarnation]:
+        return {broker: record.incarnation for broker, record in self.brokers.items()}
+
+    @property
+    def live(self) -> frozenset[BrokerId]:
+        return frozenset(self.brokers)
+
+    def _on_changes(self, changes: Sequence[Change]) -> None:
+        partitions, brokers_changed = self._apply(changes)
+        for listener in self.listeners:
+            listener(partitions, brokers_changed)
+
+    def _apply(self, changes: Iterable[Change]) -> tuple[set[TopicPartition], bool]:
+        """Which partitions changed, and whether brokers, the controller or configs did."""
+        partitions: set[TopicPartition] = set()
+        others = False
+        for change in changes:
+            partition = paths.partition_of(change.path)
+            if partition is not None:
+                self._apply_state(partition, change.after)
+                partitions.add(partition)
+                continue
+            others = self._apply_other(change) or others
+        return partitions, others
+
+    def _apply_state(self, partition: TopicPartition, entry: Entry | None) -> None:
+        if entry is None:
+            self.states.pop(partition, None)
+            self.versions.pop(partition, None)
+        else:
+            self.states[partition] = decode_state(entry.value)
+            self.versions[partition] = entry.version
+
+    def _apply_other(self, change: Change) -> bool:
+        folder, _, name = change.path.rpartition("/")
+        entry = change.after
+        if change.path == paths.CONTROLLER:
+            self.controller = None if entry is None else BrokerId(int(entry.value))
+        elif folder == paths.BROKER_IDS:
+            broker = BrokerId(int(name))
+            self.brokers.pop(broker, None)
+            if entry is not None:
+                self.brokers[broker] = BrokerRecord.decode(broker, entry.value)
+            self.brokers = dict(sorted(self.brokers.items()))
+        elif folder == paths.TOPICS:
+            self._apply_topic(name, entry)
+        elif folder == paths.TOPIC_CONFIGS:
+            self.topic_configs.pop(name, None)
+            if entry is not None:
+                self.topic_configs[name] = decode_config(entry.value)
+        else:
+            return False
+        return True
+
+    def _apply_topic(self, name: str, entry: Entry | None) -> None:
+        before = self.topics.pop(name, None)
+        if before is not None:
+            self.topic_names.pop(before.topic_id, None)
+        if entry is not None:
+            self.topics[name] = TopicRecord.decode(entry.value)
+            self.topic_names[self.topics[name].topic_id] = name

@@ -1,0 +1,122 @@
+"""One partition on this broker: its log, and its role by the latest state that was read.
+
+As leader it wraps `rules.leadership`; every change goes through `advance`, which notices what a
+change of the watermark or of the end means for those who wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from uuid import UUID
+
+from insync.rules.acknowledgement import Verdict, after_append
+from insync.rules.leadership import Leadership
+from insync.rules.values import BrokerId, LeaderEpoch, Offset
+from insync.storage.log import Log
+
+Told = Callable[[Verdict | None], None]  # None: this broker no longer leads
+
+
+class Replica:
+    __slots__ = (
+        "_acks",
+        "_order",
+        "epoch",
+        "high_watermark",
+        "is_expiring",
+        "key",
+        "leader",
+        "log",
+        "min_isr",
+        "parked",
+        "term",
+        "timer_at_ms",
+        "topic_id",
+    )
+
+    def __init__(
+        self, key: tuple[str, int], topic_id: UUID, log: Log, *, high_watermark: int
+    ) -> None:
+        self.key = key
+        self.topic_id = topic_id
+        self.log = log
+        self.high_watermark = min(high_watermark, log.end)
+        self.leader: BrokerId | None = None
+        self.epoch = LeaderEpoch(-1)
+        self.term: Leadership | None = None
+        self.min_isr = 1
+        self.timer_at_ms: int | None = None
+        self.parked: dict[Callable[[], None], None] = {}  # fetches to look at again, in order
+        self.is_expiring = False
+        self._acks: list[tuple[int, int, int, Told]] = []  # (last offset, order, deadline, told)
+        self._order = count()
+
+    @property
+    def is_leader(self) -> bool:
+        return self.term is not None
+
+    def advance(self, term: Leadership) -> None:
+        """Take the next state of this leadership, and wake whoever waited for it."""
+        before = self.term
+        self.term = term
+        grew = before is None or term.end != before.end
+        committed = term.high_watermark != self.high_watermark
+        self.high_watermark = term.high_watermark
+        if committed:
+            self._acknowledge()
+        if grew or committed:
+            self._wake()
+
+    def follow(self, high_watermark: int) -> None:
+        """As a follower: what the leader says is committed, as far as it is here."""
+        known = min(high_watermark, self.log.end)
+        if known > self.high_watermark:
+            self.high_watermark = known
+            self._wake()
+
+    def await_commit(self, last_offset: int, *, deadline_ms: int, told: Told) -> bool:
+        """True if nobody was waiting: then the caller sees to it that `expire` is called."""
+        heapq.heappush(self._acks, (last_offset, next(self._order), deadline_ms, told))
+        was_expiring, self.is_expiring = self.is_expiring, True
+        return not was_expiring
+
+    def expire(self, now_ms: int) -> int | None:
+        """Tell those whose time is up; returns when to ask again."""
+        late = [ack for ack in self._acks if ack[2] <= now_ms]
+        if late:
+            self._acks = [ack for ack in self._acks if ack[2] > now_ms]
+            heapq.heapify(self._acks)
+            for *_, told in late:
+                told(Verdict.TIMED_OUT)
+        self.is_expiring = bool(self._acks)
+        return min((ack[2] for ack in self._acks), default=None)
+
+    def abandon(self) -> None:
+        """This broker leads no longer: nobody who waits here can be promised anything."""
+        self.term = None
+        self.timer_at_ms = None
+        acks, self._acks = self._acks, []
+        for *_, told in sorted(acks):
+            told(None)
+        self._wake()
+
+    def _acknowledge(self) -> None:
+        assert self.term is not None, "only a leader acknowledges"
+        while self._acks and self._acks[0][0] < self.high_watermark:
+            last_offset, _, deadline_ms, told = heapq.heappop(self._acks)
+            told(
+                after_append(
+                    self.term.isr,
+                    last_offset=Offset(last_offset),
+                    high_watermark=Offset(self.high_watermark),
+                    min_isr=self.min_isr,
+                    deadline_ms=deadline_ms,
+                    now_ms=deadline_ms - 1,
+                )
+            )
+
+    def _wake(self) -> None:
+        for look_again in list(self.parked):
+            look_again()

@@ -1,0 +1,299 @@
+"""The partitions of this broker: made, led, followed and dropped as the store says.
+
+Decisions are the rules'; this module carries them out. A change of the ISR is one step of the
+store, conditional on the state's version, on this broker's own registration and on that of
+whoever joins. If the step fails the leader stays on its maximal ISR until it has read the state
+that won.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.replica import Replica, Told
+from insync.broker.settings import Settings
+from insync.metadata import paths
+from insync.metadata.errors import Conflict, SessionEnded, Unavailable
+from insync.metadata.records import encode_state
+from insync.metadata.store import Check, MetadataStore, Operation, Write
+from insync.rules import isr as isr_rules
+from insync.rules.acknowledgement import effective_min_isr
+from insync.rules.follower import Fetch
+from insync.rules.isr import Stable
+from insync.rules.leadership import Leadership
+from insync.rules.partition_state import PartitionState
+from insync.rules.settings import InSyncSettings, in_sync_rule
+from insync.rules.values import BrokerId, Incarnation, Offset
+from insync.storage.directory import LogDirectory
+
+logger = logging.getLogger(__name__)
+
+COMMIT_RETRY_MS = 50
+
+
+class Replicas:
+    """Every partition this broker holds, by topic and number."""
+
+    def __init__(
+        self,
+        *,
+        broker: BrokerId,
+        settings: Settings,
+        store: MetadataStore,
+        view: ClusterView,
+        directory: LogDirectory,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.store = store
+        self.view = view
+        self.directory = directory
+        self.clock_ms = clock_ms
+        self.incarnation = Incarnation(-1)
+        self.held: dict[TopicPartition, Replica] = {}
+        self.on_following: Callable[[Replica], None] = lambda _replica: None
+        self._watermarks = directory.read_watermarks()
+        self._commits: set[asyncio.Task[None]] = set()
+
+    def start(self, incarnation: Incarnation) -> None:
+        """Take up every partition the store gives this broker, and follow changes from now on."""
+        self.incarnation = incarnation
+        if self._on_change not in self.view.listeners:
+            self.view.listeners.append(self._on_change)
+        for key in sorted(self.view.states):
+            self._take_up(key)
+
+    def leader_of(self, key: TopicPartition) -> Replica | None:
+        """The replica, if this broker leads it and may still speak for its session."""
+        found = self.held.get(key)
+        if found is None or found.term is None or not self.store.is_alive(self.clock_ms()):
+            return None
+        return found
+
+    # As the store changes.
+
+    def _on_change(self, partitions: AbstractSet[TopicPartition], brokers: object) -> None:
+        for key in sorted(partitions):
+            self._take_up(key)
+        if brokers:
+            registered = self.view.incarnations
+            now_ms = self.clock_ms()
+            for found in self.held.values():
+                if found.term is not None and found.term.registered != registered:
+                    found.advance(found.term.registration(registered, now_ms=now_ms))
+                    self._arm(found)
+
+    def _take_up(self, key: TopicPartition) -> None:
+        state = self.view.states.get(key)
+        topic = self.view.topics.get(key[0])
+        if state is None or topic is None or self.broker not in state.replicas:
+            self._drop(key)
+            return
+        found = self.held.get(key)
+        if found is None or found.topic_id != topic.topic_id:
+            self._drop(key)
+            log = self.directory.create(*key, topic_id=topic.topic_id, now_ms=self.clock_ms())
+            known = self._watermarks.get(key, 0)
+            found = self.held[key] = Replica(key, topic.topic_id, log, high_watermark=known)
+        self._set_role(found, state)
+
+    def _set_role(self, found: Replica, state: PartitionState) -> None:
+        now_ms = self.clock_ms()
+        is_new_epoch = state.leader_epoch != found.epoch
+        found.epoch, found.leader = state.leader_epoch, state.leader
+        found.min_isr = effective_min_isr(
+            min_insync_replicas=self.topic_settings(found).integer("min.insync.replicas"),
+            replication_factor=len(state.replicas),
+        )
+        if state.leader != self.broker:
+            if found.is_leader:
+                found.abandon()
+            self.on_following(found)
+            return
+        members = frozenset(state.isr)
+        if is_new_epoch or found.term is None:
+            found.abandon()
+            found.log.begin_epoch(state.leader_epoch)
+            found.advance(self._begin(found, state, now_ms))
+            self.on_following(found)
+        elif {found.term.leader, *found.term.followers} != set(state.replicas):
+            found.advance(found.term.assigned(state.replicas, members=members, now_ms=now_ms))
+        else:
+            found.advance(found.term.settle(members, now_ms=now_ms))
+        self._arm(found)
+
+    def _begin(self, found: Replica, state: PartitionState, now_ms: int) -> Leadership:
+        settings = self.topic_settings(found)
+        rule = in_sync_rule(
+            InSyncSettings(
+                replica_lag_time_max_ms=settings.integer("replica.lag.time.max.ms"),
+                replica_fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
+            )
+        )
+        return Leadership.begin(
+            policy=rule.policy,
+            fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
+            leader=self.broker,
+            epoch=state.leader_epoch,
+            replicas=state.replicas,
+            members=frozenset(state.isr),
+            end=Offset(found.log.end),
+            high_watermark=Offset(found.high_watermark),
+            registered=self.view.incarnations,
+            now_ms=now_ms,
+        )
+
+    def topic_settings(self, found: Replica) -> Settings:
+        return self.settings.for_topic(self.view.topic_configs.get(found.key[0], {}))
+
+    def _drop(self, key: TopicPartition) -> None:
+        found = self.held.pop(key, None)
+        if found is not None:
+            found.abandon()
+            found.leader = None
+            self.on_following(found)
+            self.directory.delete(*key)
+
+    # What followers bring.
+
+    def appended(self, found: Replica, end: int) -> None:
+        assert found.term is not None, "only a leader appends"
+        found.advance(found.term.append(end=Offset(end), now_ms=self.clock_ms()))
+        self._arm(found)
+
+    def fetched(self, found: Replica, follower: BrokerId, fetch: Fetch) -> None:
+        """A follower's fetch took effect: it may be the one that lets it in."""
+        assert found.term is not None, "only a leader is fetched from"
+        found.advance(found.term.fetch(follower, fetch))
+        term = found.term
+        is_member = follower in isr_rules.committed(term.isr)
+        if not is_member and not term.obstacles(follower, now_ms=self.clock_ms()):
+            self._propose(found, term.propose_join(follower), f"{follower} has caught up")
+        self._arm(found)
+
+    def await_commit(
+        self, found: Replica, last_offset: int, *, timeout_ms: int, told: Told
+    ) -> None:
+        """Tell when every in-sync replica has this offset, or when the time is up."""
+        deadline_ms = self.clock_ms() + max(0, timeout_ms)
+        if found.await_commit(last_offset, deadline_ms=deadline_ms, told=told):
+            self._expire_later(found, deadline_ms)
+
+    def _expire_later(self, found: Replica, deadline_ms: int) -> None:
+        """One timer per partition that has somebody waiting; it looks again by itself."""
+        delay_s = max(0, deadline_ms - self.clock_ms()) / 1_000
+        asyncio.get_running_loop().call_later(delay_s, self._expire, found)
+
+    def _expire(self, found: Replica) -> None:
+        next_ms = found.expire(self.clock_ms())
+        if next_ms is not None:
+            self._expire_later(found, next_ms)
+
+    # What time brings.
+
+    def _arm(self, found: Replica) -> None:
+        """One timer per partition at most, set no earlier than needed: it looks again by itself."""
+        if found.term is None:
+            return
+        now_ms = self.clock_ms()
+        due_ms = found.term.next_deadline_ms(now_ms=now_ms)
+        if due_ms is None or (found.timer_at_ms is not None and found.timer_at_ms <= due_ms):
+            return
+        found.timer_at_ms = due_ms
+        delay_s = max(0, due_ms - now_ms) / 1_000
+        asyncio.get_running_loop().call_later(delay_s, self._look, found, due_ms)
+
+    def _look(self, found: Replica, armed_for_ms: int) -> None:
+        if found.timer_at_ms != armed_for_ms:
+            return  # another timer has taken over
+        found.timer_at_ms = None
+        if found.term is None:
+            return
+        now_ms = self.clock_ms()
+        found.advance(found.term.with_watermark(now_ms=now_ms))
+        leaving = found.term.leaving(now_ms=now_ms)
+        if leaving:
+            names = ", ".join(str(broker) for broker in leaving)
+            self._propose(found, found.term.propose_leave(frozenset(leaving)), f"{names} lag")
+        self._arm(found)
+
+    # Taking a decision to the store.
+
+    def _propose(self, found: Replica, term: Leadership, why: str) -> None:
+        found.advance(term)
+        task = asyncio.get_running_loop().create_task(self._commit(found, term, why))
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+
+    async def _commit(self, found: Replica, term: Leadership, why: str) -> None:
+        """Until the store took it, or holds something else."""
+        while found.term is not None and found.term.epoch == term.epoch:
+            if isinstance(found.term.isr, Stable):
+                return  # the outcome was seen already
+            step = self._step(found, term)
+            if step is None:
+                break
+            try:
+                await self.store.commit(*step)
+            except Conflict:
+                break
+            except SessionEnded:
+                return  # a new term will be begun, or this broker stays silent
+            except Unavailable:
+                await asyncio.sleep(COMMIT_RETRY_MS / 1_000)
+            else:
+                isr = ",".join(str(b) for b in sorted(isr_rules.proposed(term.isr)))
+                logger.info("%s-%d: ISR is now %s: %s", *found.key, isr, why)
+                return
+        self._reread(found)
+
+    def _step(self, found: Replica, term: Leadership) -> list[Operation] | None:
+        state = self.view.states.get(found.key)
+        me = self.store.get(paths.broker_id(self.broker))
+        if state is None or me is None or state.leader_epoch != term.epoch:
+            return None
+        if frozenset(state.isr) != isr_rules.committed(term.isr):
+            return None
+        wanted = isr_rules.proposed(term.isr)
+        kept = tuple(broker for broker in state.isr if broker in wanted)
+        joining = tuple(broker for broker in sorted(wanted) if broker not in kept)
+        checks: list[Operation] = [Check(me.path, me.version)]
+        for broker in joining:
+            entry = self.store.get(paths.broker_id(broker))
+            if entry is None or self.view.incarnations.get(broker) != (
+                term.followers[broker].incarnation
+            ):
+                return None
+            checks.append(Check(entry.path, entry.version))
+        path = paths.partition_state(*found.key)
+        value = encode_state(replace(state, isr=(*kept, *joining)))
+        return [Write(path, value, self.view.versions[found.key]), *checks]
+
+    def _reread(self, found: Replica) -> None:
+        state = self.view.states.get(found.key)
+        if state is not None and found.term is not None and state.leader_epoch == found.epoch:
+            found.advance(found.term.settle(frozenset(state.isr), now_ms=self.clock_ms()))
+            self._arm(found)
+
+    # Ending.
+
+    def checkpoint(self) -> None:
+        watermarks = {key: found.high_watermark for key, found in self.held.items()}
+        self.directory.write_watermarks(watermarks)
+
+    def abandon(self) -> None:
+        """This broker's session is gone: it leads nothing until it has registered again."""
+        for found in self.held.values():
+            found.abandon()
+
+    async def stop(self) -> None:
+        for task in list(self._commits):
+            task.cancel()
+        await asyncio.gather(*self._commits, return_exceptions=True)
+        self.abandon()

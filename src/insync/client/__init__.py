@@ -1,0 +1,1 @@
+"""One connection to a broker that speaks Kafka's protocol, ours or Apache Kafka."""

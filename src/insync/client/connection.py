@@ -1,0 +1,92 @@
+"""A connection: requests out, answers matched by correlation id, one error for all when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final, Protocol, cast
+
+from insync.rules.refusals import Refusal
+from insync.wire import messages
+from insync.wire.apis import Api
+from insync.wire.frames import FrameBuffer
+from insync.wire.headers import response_body_at, response_correlation_id, write_request_header
+
+_SIZE: Final = Struct(">i")
+
+
+class Disconnected(Refusal):
+    """The broker could not be reached, or went away before it answered."""
+
+
+class Network(Protocol):
+    """Where connections come from: the machine's sockets, or a simulation's."""
+
+    async def connect(
+        self, host: str, port: int, protocol: ClientConnection
+    ) -> asyncio.Transport: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    def __init__(self, *, client_id: str) -> None:
+        self._client_id = client_id
+        self._frames = FrameBuffer()
+        self._transport: asyncio.Transport | None = None
+        self._next_id = 0
+        self._waiting: dict[int, tuple[int, int, asyncio.Future[memoryview | bytes]]] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not its subclass
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._transport = None
+        waiting, self._waiting = self._waiting, {}
+        for *_, future in waiting.values():
+            if not future.done():
+                future.set_exception(Disconnected("the connection ended before the answer"))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._frames.receive(data)
+            while (frame := self._frames.next_frame()) is not None:
+                key = self._waiting.pop(response_correlation_id(frame), None)
+                if key is not None and not key[2].done():
+                    key[2].set_result(frame)
+        except Refusal:
+            self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    async def ask(
+        self, api: int, version: int, body: Sequence[bytes | memoryview]
+    ) -> tuple[memoryview | bytes, int]:
+        """Send a request; its answer's frame and where the body begins in it."""
+        if self._transport is None:
+            raise Disconnected("the connection is closed")
+        correlation_id = self._next_id
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        head = write_request_header(
+            api_key=api,
+            api_version=version,
+            correlation_id=correlation_id,
+            client_id=self._client_id,
+        )
+        size = len(head) + sum(len(part) for part in body)
+        future: asyncio.Future[memoryview | bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = (api, version, future)
+        self._transport.writelines([_SIZE.pack(size) + head, *body])
+        frame = await future
+        return frame, response_body_at(api, version, frame)
+
+    async def request(self, entity: Any) -> Any:
+        """Send a message and return its answer, both as `kio` has them."""
+        api, version = Api(entity.__api_key__), entity.__version__
+        frame, body_at = await self.ask(api, version, [messages.write_request(entity)])
+        return messages.read_response(api, version, frame, body_at)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()

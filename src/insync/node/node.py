@@ -1,0 +1,225 @@
+"""The one place that knows all parts of a broker, and the order they start and stop in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from insync.broker.cluster_view import ClusterView
+from insync.broker.follower_fetch import FollowerFetchers
+from insync.broker.producer_ids import ProducerIds
+from insync.broker.replicas import Replicas
+from insync.broker.requests import Requests
+from insync.broker.server import Connection
+from insync.broker.settings import Settings
+from insync.broker.topics import Topics
+from insync.client.connection import ClientConnection
+from insync.controller.controller import Controller
+from insync.metadata import paths
+from insync.metadata.errors import Conflict, Unavailable
+from insync.metadata.records import BrokerRecord
+from insync.metadata.store import Create, Delete, MetadataStore
+from insync.rules.refusals import BadSetting
+from insync.rules.values import BrokerId, Incarnation
+from insync.storage.config import LogConfig
+from insync.storage.directory import LogDirectory
+from insync.storage.disk import Disk
+
+CHECKPOINT_INTERVAL_S = 5.0
+SECRET_BITS = 256
+
+logger = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    def close(self) -> None: ...
+    async def wait_closed(self) -> None: ...
+
+
+class NodeNetwork(Protocol):
+    """Where connections come from and go to."""
+
+    async def connect(
+        self, host: str, port: int, protocol: ClientConnection
+    ) -> asyncio.Transport: ...
+    async def listen(
+        self, host: str, port: int, protocol: Callable[[], asyncio.Protocol]
+    ) -> Listener: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything a broker does not decide itself."""
+
+    clock_ms: Callable[[], int]  # monotonic
+    network: NodeNetwork
+    disk: Disk
+    store: MetadataStore
+    random: Random
+
+
+def listener_address(settings: Settings) -> tuple[str, int]:
+    text = settings.text("listeners")
+    scheme, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    if scheme != "PLAINTEXT" or not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004
+        raise BadSetting(f"listeners is {text!r}; write PLAINTEXT://HOST:PORT")
+    return host, int(port)
+
+
+class Node:
+    def __init__(self, settings: Settings, world: World) -> None:
+        self.settings = settings
+        self.world = world
+        self.broker = BrokerId(settings.integer("node.id"))
+        self.host, self.port = listener_address(settings)
+        self._connections: set[Connection] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Serve. Whatever is refused on the way leaves nothing behind."""
+        world, store = self.world, self.world.store
+        await store.start()
+        cluster_id = await self._once(paths.CLUSTER_ID, self._new_id())
+        secret = await self._once(paths.CLUSTER_SECRET, world.random.randbytes(SECRET_BITS // 8))
+        self.view = ClusterView(store)
+        self.directory = LogDirectory.open(
+            world.disk,
+            self.settings.text("log.dirs"),
+            cluster_id=cluster_id.decode(),
+            broker_id=self.broker,
+            lock=True,
+            now_ms=world.clock_ms(),
+            config_of=self._log_config,
+        )
+        self.replicas = Replicas(
+            broker=self.broker,
+            settings=self.settings,
+            store=store,
+            view=self.view,
+            directory=self.directory,
+            clock_ms=world.clock_ms,
+        )
+        self.fetchers = FollowerFetchers(
+            replicas=self.replicas,
+            view=self.view,
+            settings=self.settings,
+            network=world.network,
+            secret=secret,
+        )
+        requests = Requests(
+            replicas=self.replicas,
+            view=self.view,
+            topics=Topics(store=store, view=self.view, settings=self.settings, random=world.random),
+            producer_ids=ProducerIds(store),
+            settings=self.settings,
+            cluster_id=cluster_id.decode(),
+            secret=secret,
+            nonce=lambda: world.random.randbytes(32),
+        )
+        frame_bytes_max = self.settings.integer("socket.request.max.bytes")
+        self._listener = await world.network.listen(
+            self.host,
+            self.port,
+            lambda: Connection(
+                requests.handle, frame_bytes_max=frame_bytes_max, open_now=self._connections
+            ),
+        )
+        await self._register()
+        self.controller = Controller(
+            broker=self.broker,
+            store=store,
+            unclean_default=self.settings.flag("unclean.leader.election.enable"),
+        )
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._checkpoint_now_and_then()),
+            loop.create_task(self._register_again_when_lost()),
+        ]
+
+    async def stop(self) -> None:
+        """Stop cleanly: nothing is promised any more, then everything is put away."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.controller.stop()
+        self._listener.close()
+        await self.fetchers.stop()
+        await self.replicas.stop()
+        for connection in list(self._connections):
+            connection.close()
+        await self._listener.wait_closed()
+        self.replicas.checkpoint()
+        self.directory.close()
+        await self.world.store.close()
+
+    # Being one of the cluster.
+
+    async def _register(self) -> None:
+        """A new incarnation, at once: it need not wait for the end of a former one."""
+        store = self.world.store
+        incarnation = Incarnation(await store.open_session(f"broker-{self.broker}"))
+        record = BrokerRecord(
+            broker=self.broker,
+            incarnation=incarnation,
+            host=self.host,
+            port=self.port,
+            rack=self.settings.text("broker.rack") or None,
+        )
+        path = paths.broker_id(self.broker)
+        while True:
+            former = store.get(path)
+            replaced = [] if former is None else [Delete(path, former.version)]
+            try:
+                if replaced:
+                    await store.commit(*replaced)
+                await store.commit(Create(path, record.encode(), ephemeral=True))
+            except Conflict:
+                continue
+            break
+        self.replicas.start(incarnation)
+        logger.info("broker %d serves as incarnation %d", self.broker, incarnation)
+
+    async def _register_again_when_lost(self) -> None:
+        while True:
+            await self.world.store.session_lost.wait()
+            logger.warning("broker %d lost its session", self.broker)
+            self.replicas.abandon()
+            try:
+                await self._register()
+            except Unavailable as error:
+                logger.warning("cannot register again: %s", error)
+                await asyncio.sleep(0.1)
+
+    async def _once(self, path: str, value: bytes) -> bytes:
+        """The value at `path`, which the first broker to come makes."""
+        store = self.world.store
+        entry = store.get(path)
+        while entry is None:
+            with contextlib.suppress(Conflict):
+                await store.commit(Create(path, value))
+            entry = store.get(path)
+        return entry.value
+
+    def _new_id(self) -> bytes:
+        alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+        return "".join(self.world.random.choices(alphabet, k=22)).encode()
+
+    def _log_config(self, topic: str) -> LogConfig:
+        settings = self.settings.for_topic(self.view.topic_configs.get(topic, {}))
+        return LogConfig(
+            segment_bytes=settings.integer("log.segment.bytes"),
+            segment_ms=settings.integer("log.roll.ms"),
+            retention_bytes=settings.integer("log.retention.bytes"),
+            retention_ms=settings.integer("log.retention.ms"),
+        )
+
+    async def _checkpoint_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
+            self.replicas.checkpoint()

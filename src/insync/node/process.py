@@ -1,0 +1,94 @@
+"""A broker as a process of this machine: real clock, sockets, files, and a signal to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import SystemRandom
+
+import uvloop
+
+from insync.broker.settings import Settings
+from insync.client.connection import ClientConnection, Disconnected
+from insync.metadata.sqlite import SqliteStore
+from insync.node.node import Node, World
+from insync.rules.refusals import BadSetting, Refusal
+from insync.storage.disk import RealDisk
+
+
+class PortInUse(Refusal):
+    """Another process serves at this broker's address, or the address is not this machine's."""
+
+
+class SocketNetwork:
+    async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_connection(lambda: protocol, host, port)
+        except OSError as error:
+            raise Disconnected(f"cannot reach {host}:{port}: {error.strerror or error}") from None
+        return transport
+
+    async def listen(
+        self, host: str, port: int, protocol: Callable[[], asyncio.Protocol]
+    ) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_server(protocol, host, port, backlog=1_024)
+        except OSError as error:
+            raise PortInUse(
+                f"cannot serve at {host}:{port}: {error.strerror or error}; "
+                "choose another address in listeners"
+            ) from None
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def world(settings: Settings) -> World:
+    metadata = settings.text("metadata.dir")
+    if not metadata or not settings.text("log.dirs"):
+        raise BadSetting("set log.dirs and metadata.dir: where this broker keeps its files")
+    folder = Path(metadata)
+    folder.mkdir(parents=True, exist_ok=True)
+    return World(
+        clock_ms=monotonic_ms,
+        network=SocketNetwork(),
+        disk=RealDisk(),
+        store=SqliteStore(
+            folder / "metadata.sqlite",
+            clock_ms=monotonic_ms,
+            session_timeout_ms=settings.integer("broker.session.timeout.ms"),
+            heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
+            synchronous=settings.text("metadata.synchronous"),
+        ),
+        random=SystemRandom(),
+    )
+
+
+async def serve(settings: Settings, *, on_ready: Callable[[], None]) -> None:
+    """Run one broker until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    node = Node(settings, world(settings))
+    await node.start()
+    on_ready()
+    await stopped.wait()
+    await node.stop()
+
+
+def run(settings: Settings, *, on_ready: Callable[[], None]) -> None:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(serve(settings, on_ready=on_ready))

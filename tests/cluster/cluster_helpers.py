@@ -1,0 +1,133 @@
+"""What tests with real processes share: topics, integers in, integers out, and patience."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from insync.testing.cluster import Cluster
+
+QUIET = {"log_level": 0}
+
+
+def eventually(condition: Callable[[], bool], *, within_s: float, what: str) -> None:
+    """Wait for a condition, not for a while."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {within_s} s: {what}"
+        time.sleep(0.02)
+
+
+def admin(cluster: Cluster) -> Any:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+
+
+def create_topic(
+    cluster: Cluster, name: str, *, partitions: int = 3, config: dict[str, str] | None = None
+) -> None:
+    topic = NewTopic(name, partitions, 3, config=config or {})
+    client = admin(cluster)  # must outlive what it was asked
+    client.create_topics([topic])[name].result(10)
+
+
+def partitions_of(cluster: Cluster, name: str) -> dict[int, Any]:
+    client = admin(cluster)
+    found: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
+    return found
+
+
+class IntegerProducer:
+    """Sends 0, 1, 2, ... and remembers what was acknowledged, per partition."""
+
+    def __init__(self, cluster: Cluster, topic: str, *, partitions: int = 3) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.sent = 0
+        self.acknowledged: dict[int, list[int]] = defaultdict(list)
+        self.errors: list[str] = []
+        self.acknowledged_at_s = time.monotonic()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                # A stopped broker answers nothing, not even "ask somebody else".
+                "socket.timeout.ms": 2_000,
+                "request.timeout.ms": 2_000,
+                "message.timeout.ms": 60_000,
+                "retry.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                **QUIET,
+            }
+        )
+
+    @property
+    def acknowledged_count(self) -> int:
+        return sum(len(values) for values in self.acknowledged.values())
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            try:
+                self._producer.produce(
+                    self.topic,
+                    value=str(self.sent).encode(),
+                    partition=self.sent % self.partitions,
+                    on_delivery=self._delivered,
+                )
+            except BufferError:
+                break
+            self.sent += 1
+        self._producer.poll(0.005)
+
+    def flush(self, within_s: float = 60) -> None:
+        assert self._producer.flush(within_s) == 0, "messages were left unsent"
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+            return
+        self.acknowledged_at_s = time.monotonic()
+        self.acknowledged[message.partition()].append(int(message.value()))
+
+
+def read_all(
+    cluster: Cluster, topic: str, counts: dict[int, int], *, within_s: float = 30
+) -> dict[int, list[int]]:
+    """Everything from the beginning, until each partition has given as many as expected."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            **QUIET,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in counts])
+    found: dict[int, list[int]] = {partition: [] for partition in counts}
+    deadline_s = time.monotonic() + within_s
+    try:
+        while any(len(found[partition]) < count for partition, count in counts.items()):
+            assert time.monotonic() < deadline_s, "could not read everything back"
+            for message in consumer.consume(1_000, 0.2):
+                assert message.error() is None, message.error()
+                found[message.partition()].append(int(message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+def check_nothing_lost(cluster: Cluster, producer: IntegerProducer) -> None:
+    """Every acknowledged integer is there exactly once and in order."""
+    counts = {partition: len(values) for partition, values in producer.acknowledged.items()}
+    found = read_all(cluster, producer.topic, counts)
+    for partition, acknowledged in producer.acknowledged.items():
+        assert found[partition] == sorted(found[partition]), "out of order"
+        assert len(set(found[partition])) == len(found[partition]), "something is there twice"
+        assert set(acknowledged) <= set(found[partition]), "something acknowledged was lost"
