@@ -17,6 +17,7 @@ from rich.table import Table
 from insync.broker.settings import Settings
 from insync.cli.answer import Answer, JsonFlag
 from insync.cli.broker import parse_sets
+from insync.client.sockets import await_acquaintance
 from insync.rules.refusals import BadSetting, Refusal
 
 HOST = "127.0.0.1"
@@ -63,6 +64,8 @@ def start(
             processes.append(process)
         for index, process in enumerate(processes):
             _await_ready(process, data_dir / f"broker-{index + 1}.log")
+        ports = [port + index for index in range(brokers)]
+        await_acquaintance(HOST, ports, within_s=STARTED_WITHIN_S)
         bootstrap = ",".join(f"{HOST}:{port + index}" for index in range(brokers))
         _describe(data_dir, bootstrap, processes, port)
         sys.stdout.write(f"ready bootstrap={bootstrap}\n")

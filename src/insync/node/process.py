@@ -15,7 +15,8 @@ from random import SystemRandom
 import uvloop
 
 from insync.broker.settings import Settings
-from insync.client.connection import ClientConnection, Disconnected
+from insync.client.connection import ClientConnection
+from insync.client.sockets import connect
 from insync.metadata.sqlite import SqliteStore
 from insync.node.node import Node, World
 from insync.rules.refusals import BadSetting, Refusal
@@ -28,12 +29,7 @@ class PortInUse(Refusal):
 
 class SocketNetwork:
     async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
-        loop = asyncio.get_running_loop()
-        try:
-            transport, _ = await loop.create_connection(lambda: protocol, host, port)
-        except OSError as error:
-            raise Disconnected(f"cannot reach {host}:{port}: {error.strerror or error}") from None
-        return transport
+        return await connect(host, port, protocol)
 
     async def listen(
         self, host: str, port: int, protocol: Callable[[], asyncio.Protocol]

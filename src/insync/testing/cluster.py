@@ -22,6 +22,7 @@ from pathlib import Path
 from select import select
 from types import TracebackType
 
+from insync.client.sockets import await_acquaintance
 from insync.rules.refusals import Refusal
 
 HOST = "127.0.0.1"
@@ -157,6 +158,8 @@ class Cluster:
                 each.launch()
             for each in self.brokers.values():
                 each.await_ready()
+            ports = [each.port for each in self.brokers.values()]
+            await_acquaintance(HOST, ports, within_s=READY_WITHIN_S)
             undo.pop_all()
 
     def stop(self) -> None:

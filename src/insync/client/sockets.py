@@ -1,0 +1,51 @@
+"""Connections over this machine's sockets, and the first question one asks a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
+
+from insync.client.connection import ClientConnection, Disconnected
+
+ASK_AGAIN_AFTER_S = 0.01
+
+
+async def connect(host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
+    loop = asyncio.get_running_loop()
+    try:
+        transport, _ = await loop.create_connection(lambda: protocol, host, port)
+    except OSError as error:
+        raise Disconnected(f"cannot reach {host}:{port}: {error.strerror or error}") from None
+    return transport
+
+
+async def brokers_known_to(host: str, port: int) -> set[int]:
+    """The ids of the brokers that the one at this address knows to be alive."""
+    connection = ClientConnection(client_id="insync")
+    await connect(host, port, connection)
+    try:
+        request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+        answer = await connection.request(request)
+    finally:
+        connection.close()
+    return {broker.broker_id for broker in answer.brokers}
+
+
+def await_acquaintance(host: str, ports: Sequence[int], *, within_s: float) -> None:
+    """Wait until every broker of a new cluster knows all of them: clients ask any of them."""
+
+    async def all_know_all() -> None:
+        for port in ports:
+            while len(await brokers_known_to(host, port)) < len(ports):
+                await asyncio.sleep(ASK_AGAIN_AFTER_S)
+
+    async def in_time() -> None:
+        async with asyncio.timeout(within_s):
+            await all_know_all()
+
+    try:
+        asyncio.run(in_time())
+    except TimeoutError:
+        raise Disconnected(f"the brokers did not find each other within {within_s} s") from None
