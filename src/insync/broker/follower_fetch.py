@@ -235,7 +235,7 @@ class _Fetcher:
                     )
                 case ErrorCode.none:
                     if part.records:
-                        now_ms = self._replicas.clock_ms()
+                        now_ms = self._replicas.wall_ms()
                         replica.log.append_follower(bytes(part.records), now_ms=now_ms)
                     if part.log_start > replica.log.start:
                         replica.log.delete_records_before(min(part.log_start, replica.log.end))

@@ -71,7 +71,7 @@ class Produce:
                 self._answer(request, found, duplicate, last, tell)
                 return
             result = found.log.append_leader(
-                data, headers, epoch=found.epoch, now_ms=self._replicas.clock_ms()
+                data, headers, epoch=found.epoch, now_ms=self._replicas.wall_ms()
             )
         except Refused as refused:
             tell(_result(part, refused.code, message=refused.message))

@@ -30,6 +30,7 @@ from insync.rules.partition_state import PartitionState
 from insync.rules.settings import InSyncSettings, in_sync_rule
 from insync.rules.values import BrokerId, Incarnation, Offset
 from insync.storage.directory import LogDirectory
+from insync.storage.errors import StorageRefusal
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +49,15 @@ class Replicas:
         view: ClusterView,
         directory: LogDirectory,
         clock_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
     ) -> None:
         self.broker = broker
         self.settings = settings
         self.store = store
         self.view = view
         self.directory = directory
-        self.clock_ms = clock_ms
+        self.clock_ms = clock_ms  # monotonic: decides
+        self.wall_ms = wall_ms  # like the timestamps in records: only says how old files are
         self.incarnation = Incarnation(-1)
         self.held: dict[TopicPartition, Replica] = {}
         self.on_following: Callable[[Replica], None] = lambda _replica: None
@@ -98,7 +101,7 @@ class Replicas:
         found = self.held.get(key)
         if found is None or found.topic_id != topic.topic_id:
             self._drop(key)
-            log = self.directory.create(*key, topic_id=topic.topic_id, now_ms=self.clock_ms())
+            log = self.directory.create(*key, topic_id=topic.topic_id, now_ms=self.wall_ms())
             known = self._watermarks.get(key, 0)
             found = self.held[key] = Replica(key, topic.topic_id, log, high_watermark=known)
         self._set_role(found, state)
@@ -263,7 +266,10 @@ class Replicas:
         wanted = isr_rules.proposed(term.isr)
         kept = tuple(broker for broker in state.isr if broker in wanted)
         joining = tuple(broker for broker in sorted(wanted) if broker not in kept)
-        checks: list[Operation] = [Check(me.path, me.version)]
+        checks: list[Operation] = [
+            Check(me.path, me.version),
+            Check(paths.topic_id(found.topic_id)),
+        ]
         for broker in joining:
             entry = self.store.get(paths.broker_id(broker))
             if entry is None or self.view.incarnations.get(broker) != (
@@ -280,6 +286,18 @@ class Replicas:
         if state is not None and found.term is not None and state.leader_epoch == found.epoch:
             found.advance(found.term.settle(frozenset(state.isr), now_ms=self.clock_ms()))
             self._arm(found)
+
+    # Old files.
+
+    def apply_retention(self) -> None:
+        """Delete what is too old or too much, never anything that is not committed."""
+        now_ms = self.wall_ms()
+        for found in list(self.held.values()):
+            try:
+                found.log.apply_retention(now_ms, up_to=found.high_watermark)
+            except StorageRefusal as refusal:
+                logger.warning("%s-%d: %s", *found.key, refusal)
+        self.directory.remove_deleted()
 
     # Ending.
 

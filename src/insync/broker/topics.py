@@ -78,7 +78,10 @@ class Topics:
         )
         if validate_only:
             return record
-        step: list[Operation] = [Create(path, record.encode())]
+        step: list[Operation] = [
+            Create(path, record.encode()),
+            Create(paths.topic_id(record.topic_id), wanted.name.encode()),
+        ]
         if wanted.config:
             step.append(Create(paths.topic_config(wanted.name), encode_config(wanted.config)))
         step += self._states(wanted.name, assignment, first=0)
@@ -123,7 +126,10 @@ class Topics:
         topic = self._view.topics.get(name)
         if topic is None:
             raise TopicRefused(ErrorCode.unknown_topic_or_partition, f"no topic '{name}'")
-        step: list[Operation] = [Delete(paths.topic(name))]
+        step: list[Operation] = [
+            Delete(paths.topic(name)),
+            Delete(paths.topic_id(topic.topic_id)),
+        ]
         step += [Delete(entry.path) for entry in self._store.under(paths.partitions(name))]
         if name in self._view.topic_configs:
             step.append(Delete(paths.topic_config(name)))

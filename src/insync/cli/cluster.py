@@ -70,8 +70,13 @@ def start(
         _describe(data_dir, bootstrap, processes, port)
         sys.stdout.write(f"ready bootstrap={bootstrap}\n")
         sys.stdout.flush()
+        running = dict(enumerate(processes, start=1))
         while not stop:
             time.sleep(0.05)  # signals interrupt it
+            for broker, process in list(running.items()):
+                if process.poll() is not None:  # also takes leave of it for good
+                    sys.stderr.write(f"insync: broker {broker} ended\n")
+                    del running[broker]
         return 0
     finally:
         _stop(processes)

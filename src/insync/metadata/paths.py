@@ -1,6 +1,7 @@
 """Where things are in the tree: Kafka's own paths, and the few that are ours."""
 
 import re
+from uuid import UUID
 
 from insync.metadata.errors import BadTopicName
 
@@ -9,6 +10,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
+TOPIC_IDS = "/brokers/topic_ids"  # ours: one node per topic that exists, by its id
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"  # the name Kafka gives the cluster-wide default
@@ -47,6 +49,11 @@ def broker_id(broker: int) -> str:
 
 def topic(name: str) -> str:
     return f"{TOPICS}/{checked_topic_name(name)}"
+
+
+def topic_id(identity: UUID) -> str:
+    """A node that no later topic of the same name has: versions start over with a new topic."""
+    return f"{TOPIC_IDS}/{identity}"
 
 
 def partitions(name: str) -> str:

@@ -57,6 +57,7 @@ class World:
     """Everything a broker does not decide itself."""
 
     clock_ms: Callable[[], int]  # monotonic
+    wall_ms: Callable[[], int]
     network: NodeNetwork
     disk: Disk
     store: MetadataStore
@@ -94,7 +95,7 @@ class Node:
             cluster_id=cluster_id.decode(),
             broker_id=self.broker,
             lock=True,
-            now_ms=world.clock_ms(),
+            now_ms=world.wall_ms(),
             config_of=self._log_config,
         )
         self.replicas = Replicas(
@@ -104,6 +105,7 @@ class Node:
             view=self.view,
             directory=self.directory,
             clock_ms=world.clock_ms,
+            wall_ms=world.wall_ms,
         )
         self.fetchers = FollowerFetchers(
             replicas=self.replicas,
@@ -140,6 +142,7 @@ class Node:
         self._tasks = [
             loop.create_task(self._checkpoint_now_and_then()),
             loop.create_task(self._register_again_when_lost()),
+            loop.create_task(self._apply_retention_now_and_then()),
         ]
 
     async def stop(self) -> None:
@@ -218,6 +221,12 @@ class Node:
             retention_bytes=settings.integer("log.retention.bytes"),
             retention_ms=settings.integer("log.retention.ms"),
         )
+
+    async def _apply_retention_now_and_then(self) -> None:
+        interval_s = self.settings.integer("log.retention.check.interval.ms") / 1_000
+        while True:
+            await asyncio.sleep(interval_s)
+            self.replicas.apply_retention()
 
     async def _checkpoint_now_and_then(self) -> None:
         while True:

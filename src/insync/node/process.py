@@ -56,6 +56,7 @@ def world(settings: Settings) -> World:
     folder.mkdir(parents=True, exist_ok=True)
     return World(
         clock_ms=monotonic_ms,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
         network=SocketNetwork(),
         disk=RealDisk(),
         store=SqliteStore(

@@ -1,0 +1,179 @@
+"""`insync cluster` and `insync broker` as scripts use them, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from cluster_helpers import eventually
+
+from insync.testing.cluster import HOST, free_ports
+
+pytestmark = pytest.mark.process
+INSYNC = Path(sys.executable).with_name("insync")
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [INSYNC, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command: list[str | Path] = [INSYNC, "cluster", "start", "--data-dir", folder, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def ready_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def some_port(count: int = 3) -> int:
+    """The first of several free ports in a row."""
+    while True:
+        (first,) = free_ports(1)
+        try:
+            with ExitStack() as held:
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind((HOST, port))
+        except (OSError, OverflowError):
+            continue
+        return first
+
+
+def test_start_status_stop(tmp_path: Path) -> None:
+    port = some_port()
+    with started(tmp_path, "--port", str(port), "--set", "num.partitions=2") as process:
+        addresses = ",".join(f"{HOST}:{port + index}" for index in range(3))
+        assert ready_line(process) == f"ready bootstrap={addresses}\n"
+        described = json.loads((tmp_path / "cluster.json").read_text())
+        assert described["bootstrap"] == addresses
+        assert [broker["id"] for broker in described["brokers"]] == [1, 2, 3]
+        status = run("cluster", "status", "--data-dir", tmp_path, "--json")
+        assert status.returncode == 0
+        assert all(broker["running"] for broker in json.loads(status.stdout)["brokers"])
+        assert run("cluster", "start", "--data-dir", tmp_path).stderr == (
+            f"insync: a cluster runs in {tmp_path} already; stop it first\n"
+        )
+        assert run("cluster", "stop", "--data-dir", tmp_path).returncode == 0
+        assert process.wait(30) == 0
+        for broker in described["brokers"]:
+            with pytest.raises(ProcessLookupError):
+                os.kill(broker["pid"], 0)
+
+
+def test_a_broker_that_dies_shows_in_the_status(tmp_path: Path) -> None:
+    with started(tmp_path, "--port", str(some_port())) as process:
+        ready_line(process)
+        pids = [b["pid"] for b in json.loads((tmp_path / "cluster.json").read_text())["brokers"]]
+        os.kill(pids[1], signal.SIGKILL)
+        eventually(
+            lambda: run("cluster", "status", "--data-dir", tmp_path).returncode == 1,
+            within_s=10,
+            what="the status says that a broker is gone",
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["cluster", "start"], 2, "Missing option '--data-dir'"),
+        (["cluster", "start", "--data-dir", "x", "--brokers", "0"], 2, "--brokers"),
+        (["cluster", "start", "--data-dir", "x", "--port", "65535"], 1, "leaves no room"),
+        (["cluster", "start", "--data-dir", "x", "--set", "a"], 1, "not of the form KEY=VALUE"),
+        (["cluster", "start", "--data-dir", "x", "--set", "num.partition=1"], 1, "did you mean"),
+        (["cluster", "start", "--data-dir", "x", "--set", "num.partitions=no"], 1, "whole number"),
+        (["cluster", "status", "--data-dir", "nowhere"], 1, "no cluster runs in nowhere"),
+        (["cluster", "stop", "--data-dir", "nowhere"], 1, "no cluster runs in nowhere"),
+        (["broker", "--config", "nowhere"], 1, "cannot read nowhere"),
+        (["cluster", "start", "--data-dir", "/proc/insync"], 1, "cannot use /proc/insync"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    tmp_path: Path, arguments: list[str], code: int, complaint: str
+) -> None:
+    done = subprocess.run(
+        [INSYNC, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert done.returncode == code
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def properties(folder: Path, **changes: str) -> Path:
+    given = {
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{HOST}:{free_ports(1)[0]}",
+        "log.dirs": str(folder / "logs"),
+        "metadata.dir": str(folder / "metadata"),
+    }
+    given |= {name.replace("_", "."): value for name, value in changes.items()}
+    path = folder / "broker.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"listeners": "SSL://h:1"}, "write PLAINTEXT://HOST:PORT"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:99999"}, "write PLAINTEXT://HOST:PORT"),
+        ({"node_id": "one"}, "node.id is 'one'; write a whole number"),
+        ({"node_id": "-4"}, "node.id is -4; it must be between"),
+        ({"log_dirs": ""}, "set log.dirs and metadata.dir"),
+        ({"log_dirs": "/proc/logs"}, "/proc/logs"),
+        ({"broker_rakc": "a"}, "did you mean broker.rack?"),
+    ],
+)
+def test_a_broken_configuration_is_one_line(
+    tmp_path: Path, changes: dict[str, str], complaint: str
+) -> None:
+    done = run("broker", "--config", properties(tmp_path, **changes))
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        address = f"PLAINTEXT://{HOST}:{taken.getsockname()[1]}"
+        done = run("broker", "--config", properties(tmp_path, listeners=address))
+    assert done.returncode == 1
+    assert "cannot serve at" in done.stderr.splitlines()[-1]
+
+
+def test_a_data_directory_in_use_or_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    with started(tmp_path, "--brokers", "1", "--port", str(some_port(1))) as process:
+        ready_line(process)
+        logs = str(tmp_path / "broker-1")
+        shared = str(tmp_path / "metadata")
+        other = tmp_path / "other"
+        other.mkdir()
+        config = properties(other, log_dirs=logs, metadata_dir=shared)
+        assert "is used by another broker" in run("broker", "--config", config).stderr
+    strange = properties(other, log_dirs=logs)
+    assert "cluster" in run("broker", "--config", strange).stderr.splitlines()[-1]
