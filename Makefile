@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## play the documents' examples in the terminal
+demo: $(READY)  ## the documents' examples, then a real cluster that loses its leader
 	@$(BIN)/insync demo
 
 test: check  ## everything `check` does, then real processes and the long property runs

@@ -112,11 +112,23 @@ def test_a_file_that_is_no_scenario(
     assert complaint in err
 
 
-def test_the_demo_checks_every_statement(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "demo")
-    assert code == 0
-    assert f"{len(library.names())} scenarios" in out
-    assert " 0 wrong" in out
+@pytest.mark.process
+def test_the_demo_checks_every_statement_and_loses_nothing() -> None:
+    done = subprocess.run([INSYNC, "demo"], capture_output=True, text=True, check=True, timeout=120)
+    assert f"{len(library.names())} scenarios" in done.stdout
+    assert " 0 wrong" in done.stdout
+    assert "across the death of their leader, 0 lost" in done.stdout
+
+
+@pytest.mark.process
+def test_the_demo_for_scripts() -> None:
+    done = subprocess.run(
+        [INSYNC, "demo", "--json"], capture_output=True, text=True, check=True, timeout=120
+    )
+    told = json.loads(done.stdout)
+    assert len(told["scenarios"]) == len(library.names())
+    assert told["cluster"]["lost"] == 0
+    assert told["cluster"]["leader_after"] != told["cluster"]["leader_before"]
 
 
 @pytest.mark.process
@@ -139,6 +151,9 @@ def test_without_its_assertions_it_refuses_to_run() -> None:
 @pytest.mark.process
 def test_a_reader_that_leaves_early_is_no_traceback() -> None:
     done = subprocess.run(
-        ["sh", "-c", f"'{INSYNC}' demo | head -n 1"], capture_output=True, text=True, check=True
+        ["sh", "-c", f"'{INSYNC}' explain kip | head -n 1"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stderr == ""

@@ -7,6 +7,7 @@ record, and a leader whose log parted there answers where, instead of with recor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from uuid import UUID
 
@@ -34,6 +35,7 @@ from insync.wire.fetch import (
 
 FETCH_VERSION = 17
 CONNECT_TIMEOUT_S = 5.0
+RETRY_MS = 50  # within this time every broker has heard of a change
 
 logger = logging.getLogger(__name__)
 
@@ -103,19 +105,21 @@ class _Fetcher:
         self._network = network
         self._secret = secret
         self._followed: dict[tuple[UUID, int], Replica] = {}
-        self._resting: set[tuple[UUID, int]] = set()  # had an error; asked again after a while
+        self._rests_until_ms: dict[tuple[UUID, int], int] = {}  # had an error; asked again then
         self._has_news = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def add(self, replica: Replica) -> None:
         key = (replica.topic_id, replica.key[1])
-        self._resting.discard(key)
+        self._rests_until_ms.pop(key, None)
         self._followed[key] = replica
         self._has_news.set()
 
     def drop(self, replica: Replica) -> None:
-        self._followed.pop((replica.topic_id, replica.key[1]), None)
+        key = (replica.topic_id, replica.key[1])
+        self._followed.pop(key, None)
+        self._rests_until_ms.pop(key, None)
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -133,7 +137,7 @@ class _Fetcher:
             except (Disconnected, OSError, TimeoutError) as error:
                 logger.info("fetching from %d: %s", self._leader, error)
                 self._disconnect()
-                await self._rest(min(100, self._settings.integer("replica.fetch.backoff.ms")))
+                await self._rest(RETRY_MS)
             except Refusal as refusal:
                 logger.warning("fetching from %d: %s", self._leader, refusal)
                 self._disconnect()
@@ -142,12 +146,9 @@ class _Fetcher:
     async def _rest(self, rest_ms: int) -> None:
         """Wait, but not when there is something new to fetch."""
         self._has_news.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(rest_ms / 1_000):
                 await self._has_news.wait()
-        except TimeoutError:
-            pass
-        self._resting.clear()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -158,7 +159,7 @@ class _Fetcher:
         connection = await self._connected()
         request = self._request()
         if not request.topics:
-            await self._rest(self._settings.integer("replica.fetch.backoff.ms"))
+            await self._rest(RETRY_MS)
             return
         body = write_fetch_request(FETCH_VERSION, request)
         frame, body_at = await connection.ask(Api.FETCH, FETCH_VERSION, [body])
@@ -201,10 +202,11 @@ class _Fetcher:
         return response.nonce
 
     def _request(self) -> FetchRequest:
+        now_ms = self._replicas.clock_ms()
         partition_bytes = self._settings.integer("replica.fetch.max.bytes")
         topics: dict[UUID, list[FetchPartition]] = {}
         for (topic_id, number), replica in self._followed.items():
-            if (topic_id, number) in self._resting:
+            if self._rests_until_ms.get((topic_id, number), now_ms) > now_ms:
                 continue
             latest = replica.log.epochs.latest
             topics.setdefault(topic_id, []).append(
@@ -244,10 +246,13 @@ class _Fetcher:
                     self._start_over(key, replica, part)
                 case _:
                     # Most often this broker or the leader has yet to hear of a change.
-                    self._resting.add(key)
+                    self._let_rest(key, RETRY_MS)
         except StorageRefusal as refusal:
             logger.warning("%s-%d: %s", *replica.key, refusal)
-            self._resting.add(key)
+            self._let_rest(key, self._settings.integer("replica.fetch.backoff.ms"))
+
+    def _let_rest(self, key: tuple[UUID, int], rest_ms: int) -> None:
+        self._rests_until_ms[key] = self._replicas.clock_ms() + rest_ms
 
     def _truncate(self, replica: Replica, leader_says: EpochEnd) -> None:
         cut = truncation(
@@ -266,4 +271,4 @@ class _Fetcher:
             replica.log.truncate_fully(part.log_start)
             replica.high_watermark = replica.log.end
         else:
-            self._resting.add(key)
+            self._let_rest(key, self._settings.integer("replica.fetch.backoff.ms"))

@@ -1,0 +1,203 @@
+"""A small idempotent client of one partition: finds its leader, appends, reads, tries again.
+
+For demonstrations and simulations, where every request should be one that can be followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v0.request import InitProducerIdRequest
+from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
+from kio.static.primitive import i32Timedelta
+
+from insync.client.connection import ClientConnection, Disconnected, Network
+from insync.rules.refusals import Refusal
+from insync.wire import batches
+from insync.wire.apis import Api
+from insync.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    read_fetch_response,
+    write_fetch_request,
+)
+from insync.wire.produce import (
+    ProducePartition,
+    ProduceRequest,
+    read_produce_response,
+    write_produce_request,
+)
+
+PRODUCE_VERSION, FETCH_VERSION = 9, 12
+RETRY_S = 0.02
+ANSWER_WITHIN_S = 2.0
+ACKS_ALL = -1
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.request_timed_out,
+        ErrorCode.offset_not_available,
+    }
+)
+
+
+class Refused(Refusal):
+    """The broker answered with an error that trying again does not mend."""
+
+
+class PartitionClient:
+    def __init__(
+        self, network: Network, bootstrap: Sequence[tuple[str, int]], topic: str, partition: int
+    ) -> None:
+        self._network = network
+        self._bootstrap = list(bootstrap)
+        self._topic = topic
+        self._partition = partition
+        self._connections: dict[tuple[str, int], ClientConnection] = {}
+        self._leader: tuple[str, int] | None = None
+        self._producer_id: int | None = None
+        self._sequence = 0
+        self.leader_id = -1
+
+    async def append(self, values: Sequence[bytes]) -> int:
+        """Append with acks=all until it is acknowledged; returns the first offset."""
+        if self._producer_id is None:
+            self._producer_id = await self._new_producer_id()
+        batch = batches.build(
+            [(None, value) for value in values],
+            producer_id=self._producer_id,
+            producer_epoch=0,
+            base_sequence=self._sequence,
+        )
+        part = ProducePartition(self._topic, self._partition, batch)
+        body = write_produce_request(PRODUCE_VERSION, ProduceRequest(None, ACKS_ALL, 1_000, [part]))
+        while True:
+            answer = await self._ask_leader(Api.PRODUCE, PRODUCE_VERSION, body)
+            if answer is None:
+                continue
+            (result,) = read_produce_response(PRODUCE_VERSION, *answer).results
+            if await self._is_well(ErrorCode(result.error)):
+                self._sequence += len(values)
+                return result.base_offset
+
+    async def read(self, offset: int, *, max_bytes: int = 1 << 20) -> tuple[list[bytes], int]:
+        """Committed values from `offset` on, and the offset to go on from."""
+        asked = FetchPartition(self._partition, -1, offset, -1, -1, max_bytes)
+        request = FetchRequest(
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(self._topic, [asked])]
+        )
+        body = write_fetch_request(FETCH_VERSION, request)
+        while True:
+            answer = await self._ask_leader(Api.FETCH, FETCH_VERSION, body)
+            if answer is None:
+                continue
+            ((_, (part,)),) = read_fetch_response(FETCH_VERSION, *answer).topics
+            if await self._is_well(ErrorCode(part.error)):
+                return _values(part.records or b"", offset)
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    async def _is_well(self, code: ErrorCode) -> bool:
+        if code is ErrorCode.none:
+            return True
+        if code not in RETRIABLE:
+            raise Refused(f"{self._topic}-{self._partition}: {code.name}")
+        self._leader = None
+        await asyncio.sleep(RETRY_S)
+        return False
+
+    async def _ask_leader(
+        self, api: Api, version: int, body: bytes
+    ) -> tuple[memoryview | bytes, int] | None:
+        """None: nobody leads, or nobody answered; ask again."""
+        try:
+            if self._leader is None:
+                self._leader = await self._find_leader()
+            if self._leader is None:
+                await asyncio.sleep(RETRY_S)
+                return None
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                connection = await self._connection(self._leader)
+                return await connection.ask(api, version, [body])
+        except (Disconnected, TimeoutError):
+            if self._leader is not None:
+                self._drop(self._leader)
+            self._leader = None
+            await asyncio.sleep(RETRY_S)
+            return None
+
+    async def _find_leader(self) -> tuple[str, int] | None:
+        answer = await self._ask_anybody(
+            MetadataRequest(
+                topics=(MetadataRequestTopic(name=TopicName(self._topic)),),
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+        )
+        for topic in () if answer is None else answer.topics:
+            for part in topic.partitions:
+                if part.partition_index == self._partition and part.leader_id >= 0:
+                    self.leader_id = part.leader_id
+                    return next(
+                        (b.host, b.port) for b in answer.brokers if b.node_id == part.leader_id
+                    )
+        return None
+
+    async def _new_producer_id(self) -> int:
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(seconds=60))
+        )
+        while True:
+            answer = await self._ask_anybody(request)
+            if answer is not None and answer.error_code is ErrorCode.none:
+                return int(answer.producer_id)
+            await asyncio.sleep(RETRY_S)
+
+    async def _ask_anybody(self, request: Any) -> Any:
+        """The answer of the first broker that gives one; None if none does."""
+        for address in self._bootstrap:
+            try:
+                async with asyncio.timeout(ANSWER_WITHIN_S):
+                    return await (await self._connection(address)).request(request)
+            except (Disconnected, TimeoutError):
+                self._drop(address)
+        return None
+
+    async def _connection(self, address: tuple[str, int]) -> ClientConnection:
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
+        connection = ClientConnection(client_id="insync")
+        await self._network.connect(*address, connection)
+        self._connections[address] = connection
+        return connection
+
+    def _drop(self, address: tuple[str, int]) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+
+def _values(records: bytes | memoryview, offset: int) -> tuple[list[bytes], int]:
+    values: list[bytes] = []
+    next_offset = offset
+    for header in batches.whole_batches(records):
+        batch = memoryview(records)[header.position : header.end_position]
+        for number, (_, value) in enumerate(batches.records(batch), start=header.base_offset):
+            if number >= offset:
+                values.append(value or b"")
+        next_offset = header.next_offset
+    return values, next_offset
