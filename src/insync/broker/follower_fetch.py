@@ -162,7 +162,10 @@ class _Fetcher:
             await self._rest(RETRY_MS)
             return
         body = write_fetch_request(FETCH_VERSION, request)
-        frame, body_at = await connection.ask(Api.FETCH, FETCH_VERSION, [body])
+        # A leader that is stopped or cut off closes no connection.
+        patience_ms = request.max_wait_ms + self._settings.integer("replica.socket.timeout.ms")
+        async with asyncio.timeout(patience_ms / 1_000):
+            frame, body_at = await connection.ask(Api.FETCH, FETCH_VERSION, [body])
         response = read_fetch_response(FETCH_VERSION, frame, body_at)
         if response.error:
             raise Disconnected(f"refused with {ErrorCode(response.error).name}")

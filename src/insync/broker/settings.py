@@ -176,6 +176,13 @@ SETTINGS: Final = _table(
             doc="How long a follower waits after a fetch that failed.",
         ),
         Setting(
+            name="replica.socket.timeout.ms",
+            default=30_000,
+            minimum=1,
+            maximum=INT_MAX,
+            doc="How long a follower waits for an answer before it connects anew.",
+        ),
+        Setting(
             name="message.max.bytes",
             default=MIB + 12,
             maximum=INT_MAX,

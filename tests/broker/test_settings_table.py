@@ -1,0 +1,63 @@
+"""The table of settings: what it takes, what it refuses, and how it says so."""
+
+import pytest
+
+from insync.broker.settings import SETTINGS, TOPIC_SETTINGS, Settings, parse_properties
+from insync.rules.refusals import BadSetting
+
+
+def test_every_default_is_a_value_its_own_setting_takes() -> None:
+    for setting in SETTINGS.values():
+        assert setting.default is not None
+        text = str(setting.default).lower() if setting.default in (True, False) else None
+        assert setting.parse(text or str(setting.default)) == setting.default
+        assert setting.doc.endswith(".")
+
+
+def test_the_designs_defaults() -> None:
+    settings = Settings({})
+    assert settings.integer("replica.lag.time.max.ms") == 30_000
+    assert settings.integer("broker.session.timeout.ms") == 9_000
+    assert settings.integer("broker.heartbeat.interval.ms") == 500
+    assert settings.integer("replica.fetch.wait.max.ms") == 500
+    assert settings.integer("replica.fetch.response.max.bytes") == 10 << 20
+    assert settings.flag("auto.create.topics.enable")
+    assert not settings.flag("unclean.leader.election.enable")
+
+
+def test_a_topic_overrides_by_its_own_name() -> None:
+    broker = Settings({"log.segment.bytes": "2048", "min.insync.replicas": "2"})
+    topic = broker.for_topic({"segment.bytes": "4096"})
+    assert topic.integer("log.segment.bytes") == 4_096
+    assert topic.integer("min.insync.replicas") == 2
+    assert broker.integer("log.segment.bytes") == 2_048
+    assert "node.id" not in TOPIC_SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"num.partitions": "0"}, "between 1 and"),
+        ({"num.partitions": "٣"}, "whole number"),
+        ({"num.partitions": "9" * 400}, "whole number"),
+        ({"num.partitions": ""}, "whole number"),
+        ({"auto.create.topics.enable": "yes"}, "use true or false"),
+        ({"metadata.synchronous": "SOMETIMES"}, "use NORMAL or FULL"),
+        ({"replica.lag.time.max": "1"}, "did you mean replica.lag.time.max.ms"),
+        ({"zebra": "1"}, "there is no setting 'zebra'"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(given: dict[str, str], complaint: str) -> None:
+    with pytest.raises(BadSetting, match=complaint):
+        Settings(given)
+
+
+def test_a_topic_may_not_set_what_is_the_brokers() -> None:
+    with pytest.raises(BadSetting, match=r"there is no setting 'node\.id'"):
+        Settings({}).for_topic({"node.id": "7"})
+
+
+def test_properties_files() -> None:
+    assert parse_properties("# c\n! d\n\n a = b=c \na=d\n") == {"a": "d"}
+    with pytest.raises(BadSetting, match="line 2: 'nonsense'"):
+        parse_properties("a=b\nnonsense\n")
