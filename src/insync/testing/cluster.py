@@ -70,6 +70,8 @@ class BrokerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                # Ctrl-C reaches a whole terminal; brokers are stopped by whoever started them.
+                start_new_session=True,
             )
 
     def await_ready(self) -> None:
@@ -112,7 +114,7 @@ class BrokerProcess:
 
     def _last_words(self) -> str:
         lines = self.log.read_text().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1].removeprefix("insync: ") if lines else "it said nothing"
 
 
 class Cluster:
@@ -122,6 +124,7 @@ class Cluster:
         self,
         *,
         brokers: int = 3,
+        ports: Mapping[int, int] | None = None,
         settings: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
@@ -130,7 +133,7 @@ class Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.brokers = {
             broker: BrokerProcess(broker, port, self.folder, settings or {})
-            for broker, port in enumerate(free_ports(brokers), start=1)
+            for broker, port in (ports or dict(enumerate(free_ports(brokers), start=1))).items()
         }
 
     @property
