@@ -93,7 +93,7 @@ SETTINGS: Final = _table(
             choices=("NORMAL", "FULL"),
             doc="FULL lets committed metadata survive power loss; NORMAL only process death.",
         ),
-        Setting(name="broker.rack", default="", doc="Replicas of a partition avoid one rack."),
+        Setting(name="broker.rack", default="", doc="Where this broker stands; told to clients."),
         Setting(
             name="broker.session.timeout.ms",
             default=9_000,
@@ -235,14 +235,6 @@ SETTINGS: Final = _table(
             default=300_000,
             minimum=1,
             doc="How often old files are looked for.",
-        ),
-        Setting(
-            name="log.flush.interval.messages",
-            default=LONG_MAX,
-            minimum=1,
-            scope=Scope.BOTH,
-            topic_name="flush.messages",
-            doc="Appended records after which a log is forced to disk.",
         ),
     )
 )
