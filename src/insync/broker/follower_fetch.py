@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -52,11 +53,15 @@ class FollowerFetchers:
         network: Network,
         secret: bytes,
     ) -> None:
-        self._replicas = replicas
-        self._view = view
-        self._settings = settings
-        self._network = network
-        self._secret = secret
+        self._broker = replicas.broker
+        self._new_fetcher = partial(
+            _Fetcher,
+            replicas=replicas,
+            view=view,
+            settings=settings,
+            network=network,
+            secret=secret,
+        )
         self._fetchers: dict[BrokerId, _Fetcher] = {}
         self._fetcher_of: dict[tuple[str, int], BrokerId] = {}
         replicas.on_following = self._on_following
@@ -67,17 +72,10 @@ class FollowerFetchers:
         if before is not None:
             self._fetchers[before].drop(replica)
         leader = replica.leader
-        if leader is None or leader == self._replicas.broker:
+        if leader is None or leader == self._broker:
             return
         if leader not in self._fetchers:
-            self._fetchers[leader] = _Fetcher(
-                leader,
-                replicas=self._replicas,
-                view=self._view,
-                settings=self._settings,
-                network=self._network,
-                secret=self._secret,
-            )
+            self._fetchers[leader] = self._new_fetcher(leader)
         self._fetcher_of[replica.key] = leader
         self._fetchers[leader].add(replica)
 

@@ -130,8 +130,7 @@ class Produce:
                 raise Refused(ERRORS[verdict])
         # The frame belongs to the connection; these bytes get their offsets stamped in.
         data = bytearray(part.records or b"")
-        bytes_max = self._replicas.topic_settings(found).integer("message.max.bytes")
-        return found, _checked(data, bytes_max), data
+        return found, _checked(data, found.batch_bytes_max), data
 
     def _duplicate(self, found: Replica, headers: list[BatchHeader]) -> int | None:
         """The offset an idempotent producer's batch was given before; refused if out of order."""

@@ -23,6 +23,7 @@ class Replica:
     __slots__ = (
         "_acks",
         "_order",
+        "batch_bytes_max",
         "epoch",
         "high_watermark",
         "is_expiring",
@@ -47,6 +48,7 @@ class Replica:
         self.epoch = LeaderEpoch(-1)
         self.term: Leadership | None = None
         self.min_isr = 1
+        self.batch_bytes_max = 0
         self.timer_at_ms: int | None = None
         self.parked: dict[Callable[[], None], None] = {}  # fetches to look at again, in order
         self.is_expiring = False
@@ -113,7 +115,7 @@ class Replica:
                     high_watermark=Offset(self.high_watermark),
                     min_isr=self.min_isr,
                     deadline_ms=deadline_ms,
-                    now_ms=deadline_ms - 1,
+                    now_ms=deadline_ms,  # no matter: what is committed is never late
                 )
             )
 

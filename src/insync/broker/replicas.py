@@ -110,10 +110,12 @@ class Replicas:
         now_ms = self.clock_ms()
         is_new_epoch = state.leader_epoch != found.epoch
         found.epoch, found.leader = state.leader_epoch, state.leader
+        settings = self.settings.for_topic(self.view.topic_configs.get(found.key[0], {}))
         found.min_isr = effective_min_isr(
-            min_insync_replicas=self.topic_settings(found).integer("min.insync.replicas"),
+            min_insync_replicas=settings.integer("min.insync.replicas"),
             replication_factor=len(state.replicas),
         )
+        found.batch_bytes_max = settings.integer("message.max.bytes")
         if state.leader != self.broker:
             if found.is_leader:
                 found.abandon()
@@ -123,7 +125,7 @@ class Replicas:
         if is_new_epoch or found.term is None:
             found.abandon()
             found.log.begin_epoch(state.leader_epoch)
-            found.advance(self._begin(found, state, now_ms))
+            found.advance(self._begin(found, state, settings, now_ms=now_ms))
             self.on_following(found)
         elif {found.term.leader, *found.term.followers} != set(state.replicas):
             found.advance(found.term.assigned(state.replicas, members=members, now_ms=now_ms))
@@ -131,8 +133,9 @@ class Replicas:
             found.advance(found.term.settle(members, now_ms=now_ms))
         self._arm(found)
 
-    def _begin(self, found: Replica, state: PartitionState, now_ms: int) -> Leadership:
-        settings = self.topic_settings(found)
+    def _begin(
+        self, found: Replica, state: PartitionState, settings: Settings, *, now_ms: int
+    ) -> Leadership:
         rule = in_sync_rule(
             InSyncSettings(
                 replica_lag_time_max_ms=settings.integer("replica.lag.time.max.ms"),
@@ -151,9 +154,6 @@ class Replicas:
             registered=self.view.incarnations,
             now_ms=now_ms,
         )
-
-    def topic_settings(self, found: Replica) -> Settings:
-        return self.settings.for_topic(self.view.topic_configs.get(found.key[0], {}))
 
     def _drop(self, key: TopicPartition) -> None:
         found = self.held.pop(key, None)

@@ -9,19 +9,13 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from insync.client.connection import ClientConnection
 from insync.client.partition_client import PartitionClient
-from insync.client.sockets import connect
+from insync.node.process import SocketNetwork
 from insync.testing.cluster import HOST, Cluster
 
 TOPIC = "demo"
 APPENDS = 600
 VALUES_PER_APPEND = 100
-
-
-class Sockets:
-    async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
-        return await connect(host, port, protocol)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +44,7 @@ def play(console: Console) -> Outcome:
 
 async def _live(cluster: Cluster, console: Console, started_s: float) -> Outcome:
     addresses = [(HOST, each.port) for each in cluster.brokers.values()]
-    client = PartitionClient(Sockets(), addresses, TOPIC, 0)
+    client = PartitionClient(SocketNetwork(), addresses, TOPIC, 0)
     expected = [str(number).encode() for number in range(APPENDS * VALUES_PER_APPEND)]
     bar = Progress(
         TextColumn("{task.description}"),

@@ -177,10 +177,9 @@ class Node:
         path = paths.broker_id(self.broker)
         while True:
             former = store.get(path)
-            replaced = [] if former is None else [Delete(path, former.version)]
             try:
-                if replaced:
-                    await store.commit(*replaced)
+                if former is not None:
+                    await store.commit(Delete(path, former.version))
                 await store.commit(Create(path, record.encode(), ephemeral=True))
             except Conflict:
                 continue

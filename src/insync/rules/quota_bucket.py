@@ -55,6 +55,8 @@ class Bucket:
     def at(self, now_ms: int) -> Bucket:
         """The bucket as time has filled it."""
         assert now_ms >= self.at_ms, "time went backwards"
+        if now_ms == self.at_ms:
+            return self  # asked several times per batch
         earned = (now_ms - self.at_ms) * self.bytes_per_s
         # Debt repaid, or room left, but never lowered: reservations may have grown meanwhile.
         room = max(self.credit, self.capacity - self.reserved)

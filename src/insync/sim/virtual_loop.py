@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Mapping
-from typing import Any
 
 
 class NothingWillHappen(RuntimeError):
@@ -26,9 +24,6 @@ class _NoSelector(selectors.SelectSelector):
         if timeout > 0:
             self.loop.jump()
         return []
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return super().get_map()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
