@@ -1,71 +1,154 @@
 """Fetch: what a consumer or a follower may read, at once or as soon as there is enough of it.
 
 A consumer reads below the high watermark, a follower to the log's end. A fetch that finds too
-little is parked: it looks again when one of its partitions grows, and answers with what there is
+little waits: it looks again when one of its partitions has news, and answers with what there is
 when its time is up.
 
 A follower's fetch is also news of the follower. It takes effect once, when it is first read, with
-the leader's end from just before that read.
+the leader's end from just before that read. Bytes that are not in memory are read in the pool:
+meanwhile the read is pending, and in a session the other partitions are answered without it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.fetch_sessions import (
+    CLOSE_EPOCH,
+    FIRST_EPOCH,
+    NO_SESSION,
+    FetchSessions,
+    Interest,
+    Reader,
+    next_epoch,
+)
+from insync.broker.reads import ReadPool
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
-from insync.broker.server import Reply
+from insync.broker.server import Connection, Reply
 from insync.rules.epochs import divergence
 from insync.rules.follower import Fetch as FollowerFetch
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.storage.errors import OffsetOutOfRange, StorageRefusal
-from insync.storage.log import ReadResult
+from insync.storage.log import ReadResult, WouldBlock
 from insync.wire.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     read_fetch,
     write_fetch_response,
 )
 
 FETCH_BYTES_MAX = 55 << 20  # fetch.max.bytes: what one answer may hold, whoever asks
 
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a connection has under way here, and ends with it."""
+
+    session_id: int = NO_SESSION
+    pending: dict[PendingRead, None] = field(default_factory=dict)
+
 
 class Fetch:
-    def __init__(self, replicas: Replicas, view: ClusterView) -> None:
-        self._replicas = replicas
+    def __init__(
+        self, replicas: Replicas, view: ClusterView, sessions: FetchSessions, pool: ReadPool
+    ) -> None:
+        self.replicas = replicas
+        self.pool = pool
+        self.read_ids = count()
         self._view = view
+        self._sessions = sessions
+        self._on: dict[Connection, Reading] = {}
 
     def __call__(self, reply: Reply, frame: memoryview | bytes) -> None:
         request = read_fetch(reply.header.api_version, frame, reply.header.body_at)
         if request.replica_id >= 0 and not self._is_proven(reply, request):
-            code = ErrorCode.cluster_authorization_failed
-            self._send(reply, FetchResponse(error=code))
+            refuse(reply, ErrorCode.cluster_authorization_failed)
             return
-        if request.session_id:
-            self._send(reply, FetchResponse(error=ErrorCode.fetch_session_id_not_found))
+        reader = self._reader(reply, request)
+        if isinstance(reader, ErrorCode):
+            refuse(reply, reader)
             return
-        _Attempt(self, reply, request).look()
+        is_full = request.session_epoch in (CLOSE_EPOCH, FIRST_EPOCH)
+        Attempt(self, reply, request, reader, is_full=is_full).look()
+        # What the session says of partitions it does not list counts from the next request on.
+        reader.fetched_at_ms = self.replicas.clock_ms()
 
     def _is_proven(self, reply: Reply, request: FetchRequest) -> bool:
         """A replica id is believed only from a broker that proved itself (CVE-2018-1288)."""
         if reply.connection.broker is None:
             return False
         broker, incarnation = reply.connection.broker
-        registered = self._view.incarnations.get(BrokerId(broker))
-        return broker == request.replica_id and incarnation == registered
+        record = self._view.brokers.get(BrokerId(broker))
+        return (
+            broker == request.replica_id
+            and record is not None
+            and incarnation == record.incarnation
+        )
 
-    def _send(self, reply: Reply, response: FetchResponse) -> None:
-        reply.send(write_fetch_response(reply.header.api_version, response))
+    def _reader(self, reply: Reply, request: FetchRequest) -> Reader | ErrorCode:
+        """Who asks, with everything the request lists and forgets taken in."""
+        follower = BrokerId(request.replica_id) if request.replica_id >= 0 else None
+        now_ms = self.replicas.clock_ms()
+        known = None
+        if request.session_id != NO_SESSION:
+            known = self._sessions.find(request.session_id, follower)
+        if request.session_epoch in (CLOSE_EPOCH, FIRST_EPOCH):
+            if known is not None:
+                self._sessions.end(known.session_id)
+            reader = Reader(follower, now_ms=now_ms)
+            if request.session_epoch == FIRST_EPOCH:
+                self._begin_session(reply, reader)
+        elif known is None:
+            return ErrorCode.fetch_session_id_not_found
+        elif request.session_epoch != next_epoch(known.epoch):
+            return ErrorCode.invalid_fetch_session_epoch
+        else:
+            reader = known
+            reader.epoch = request.session_epoch
+            if reader.waiting is not None:
+                reader.waiting.give_way()
+        reader.ask(request)
+        return reader
 
-    def key_of(self, topic: str | UUID, partition: int) -> TopicPartition | ErrorCode:
+    def _begin_session(self, reply: Reply, reader: Reader) -> None:
+        """One per connection: a reader that begins another, or comes back, begins anew."""
+        reading = self.reading_on(reply.connection)
+        self._sessions.end(reading.session_id)
+        self._sessions.begin(reader)
+        reading.session_id = reader.session_id
+
+    def reading_on(self, connection: Connection) -> Reading:
+        reading = self._on.get(connection)
+        if reading is None:
+            reading = self._on[connection] = Reading()
+            connection.on_close.append(partial(self._connection_closed, connection))
+        return reading
+
+    def _connection_closed(self, connection: Connection) -> None:
+        reading = self._on.pop(connection)
+        self._sessions.end(reading.session_id)
+        for pending in reading.pending:
+            pending.connection_closed()
+
+    def find(self, interest: Interest) -> Replica | ErrorCode:
+        key = self._key_of(interest.topic, interest.asked.partition)
+        return key if isinstance(key, ErrorCode) else self._replica_for(key, interest.asked)
+
+    def _key_of(self, topic: str | UUID, partition: int) -> TopicPartition | ErrorCode:
         name = topic if isinstance(topic, str) else self._view.topic_names.get(topic)
         if name is None:
             return ErrorCode.unknown_topic_id
@@ -73,8 +156,8 @@ class Fetch:
             return ErrorCode.unknown_topic_or_partition
         return name, partition
 
-    def replica_for(self, key: TopicPartition, asked: FetchPartition) -> Replica | ErrorCode:
-        found = self._replicas.leader_of(key)
+    def _replica_for(self, key: TopicPartition, asked: FetchPartition) -> Replica | ErrorCode:
+        found = self.replicas.leader_of(key)
         if found is None:
             return ErrorCode.not_leader_or_follower
         if asked.current_leader_epoch >= 0:
@@ -84,23 +167,37 @@ class Fetch:
                 return ErrorCode.unknown_leader_epoch
         return found
 
-    @property
-    def replicas(self) -> Replicas:
-        return self._replicas
+
+def refuse(reply: Reply, code: ErrorCode) -> None:
+    reply.send(write_fetch_response(reply.header.api_version, FetchResponse(error=code)))
 
 
-class _Attempt:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a reader's partitions found."""
+
+    parts: list[tuple[Interest, FetchedPartition]]
+    size_bytes: int
+    must_answer: bool  # an error or a divergence does not wait
+
+
+class Attempt:
     """One fetch until it is answered."""
 
-    def __init__(self, fetch: Fetch, reply: Reply, request: FetchRequest) -> None:
+    def __init__(
+        self, fetch: Fetch, reply: Reply, request: FetchRequest, reader: Reader, *, is_full: bool
+    ) -> None:
         self._fetch = fetch
         self._reply = reply
         self._request = request
-        self._follower = BrokerId(request.replica_id) if request.replica_id >= 0 else None
-        self._parked_at: list[Replica] = []
+        self._reader = reader
+        self._is_full = is_full
         self._timer: asyncio.TimerHandle | None = None
         self._is_first = True
+        self._parsed_at_ms = fetch.replicas.clock_ms()
+        self._is_late = request.max_wait_ms <= 0
         self._is_done = False
+        self._reads_under_way = 0
 
     def look(self) -> None:
         """Read what there is, and answer if it is enough."""
@@ -109,125 +206,124 @@ class _Attempt:
         if not self._reply.connection.is_open:
             self._finish()
             return
-        response, size_bytes, must_answer = self._read()
-        is_late = self._timer is None and not self._is_first
+        found = self._look()
         self._is_first = False
-        if must_answer or is_late or size_bytes >= self._request.min_bytes:
-            self._answer(response)
-        elif self._timer is None:
-            if self._request.max_wait_ms <= 0:
-                self._answer(response)
-            else:
-                self._park()
+        is_enough = found.must_answer or found.size_bytes >= self._request.min_bytes
+        if (is_enough or self._is_late) and not self._must_wait():
+            self._answer(found.parts)
+        elif not self._is_late and self._timer is None:
+            self._wait()
 
-    def _answer(self, response: FetchResponse) -> None:
+    def _must_wait(self) -> bool:
+        """Outside a session there is no later answer for what the pool still reads."""
+        return self._reads_under_way > 0 and self._reader.session_id == NO_SESSION
+
+    def give_way(self) -> None:
+        self._answer([])
+
+    def _answer(self, parts: Iterable[tuple[Interest, FetchedPartition]]) -> None:
+        topics: dict[str | UUID, list[FetchedPartition]] = {}
+        for interest, part in parts:
+            if self._is_full or interest.has_news(part):
+                topics.setdefault(interest.topic, []).append(part)
+            interest.told(part)
         self._finish()
-        version = self._reply.header.api_version
-        self._reply.send(write_fetch_response(version, response))
+        response = FetchResponse(session_id=self._reader.session_id, topics=list(topics.items()))
+        self._reply.send(write_fetch_response(self._reply.header.api_version, response))
 
-    def _park(self) -> None:
+    def _wait(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._request.max_wait_ms / 1_000, self._time_is_up)
-        for topic in self._request.topics:
-            for asked in topic.partitions:
-                found = self._find(topic, asked)
-                if isinstance(found, Replica):
-                    found.parked[self.look] = None
-                    self._parked_at.append(found)
+        self._reader.waiting = self
 
     def _time_is_up(self) -> None:
         self._timer = None
+        self._is_late = True
         self.look()
 
     def _finish(self) -> None:
         self._is_done = True
         if self._timer is not None:
             self._timer.cancel()
-        look: Callable[[], None] = self.look
-        for found in self._parked_at:
-            found.parked.pop(look, None)
+        if self._reader.waiting is self:
+            self._reader.waiting = None
+        if self._reader.session_id == NO_SESSION:
+            self._reader.let_go()
 
-    def _find(self, topic: FetchTopic, asked: FetchPartition) -> Replica | ErrorCode:
-        key = self._fetch.key_of(topic.topic, asked.partition)
-        return key if isinstance(key, ErrorCode) else self._fetch.replica_for(key, asked)
+    # Reading.
 
-    def _read(self) -> tuple[FetchResponse, int, bool]:
+    def _look(self) -> Look:
+        reader = self._reader
         left = min(self._request.max_bytes, FETCH_BYTES_MAX)
-        topics: list[tuple[str | UUID, list[FetchedPartition]]] = []
+        parts: list[tuple[Interest, FetchedPartition]] = []
         size_bytes, must_answer = 0, False
-        for topic in self._request.topics:
-            fetched: list[FetchedPartition] = []
-            for asked in topic.partitions:
-                found = self._find(topic, asked)
-                if isinstance(found, ErrorCode):
-                    part = FetchedPartition(asked.partition, found, -1)
-                else:
-                    part = self._read_one(found, asked, left, min_one_batch=size_bytes == 0)
-                size = len(part.records or b"")
-                size_bytes, left = size_bytes + size, max(0, left - size)
-                must_answer |= part.error != ErrorCode.none or part.diverging is not None
-                fetched.append(part)
-            topics.append((topic.topic, fetched))
-        return FetchResponse(topics=topics), size_bytes, must_answer
+        for interest in list(reader.interests.values() if self._is_full else reader.ready):
+            is_full_up = left <= 0 < size_bytes
+            if is_full_up and not self._is_full and not self._is_first:
+                break  # the others stay ready, and come first next time
+            found = self._fetch.find(interest)
+            if isinstance(found, ErrorCode):
+                part = FetchedPartition(interest.asked.partition, found, -1)
+            else:
+                part = self._read_one(interest, found, left, min_one_batch=size_bytes == 0)
+                interest.watch(found)
+            size = len(part.records or b"")
+            size_bytes, left = size_bytes + size, max(0, left - size)
+            must_answer |= part.error != ErrorCode.none or part.diverging is not None
+            parts.append((interest, part))
+        return Look(parts, size_bytes, must_answer)
 
     def _read_one(
-        self, found: Replica, asked: FetchPartition, left: int, *, min_one_batch: bool
+        self, interest: Interest, found: Replica, left: int, *, min_one_batch: bool
     ) -> FetchedPartition:
-        log = found.log
-        if asked.last_fetched_epoch >= 0 and found.log.epochs.latest is not None:
-            parted = divergence(
-                log.epochs,
-                leader_log_end=Offset(log.end),
-                fetch_offset=Offset(asked.fetch_offset),
-                last_fetched_epoch=LeaderEpoch(
-                    min(asked.last_fetched_epoch, found.log.epochs.latest)
-                ),
-            )
-            if parted is not None:
-                return FetchedPartition(
-                    asked.partition,
-                    ErrorCode.none,
-                    found.high_watermark,
-                    log_start=log.start,
-                    diverging=(parted.epoch, parted.end),
-                )
-        up_to = log.end if self._follower is not None else found.high_watermark
-        if not log.start <= asked.fetch_offset <= log.end:
+        asked, log = interest.asked, found.log
+        parted = _divergence(found, asked)
+        if parted is not None:
             return FetchedPartition(
-                asked.partition, ErrorCode.offset_out_of_range, found.high_watermark
+                asked.partition,
+                ErrorCode.none,
+                found.high_watermark,
+                log_start=log.start,
+                diverging=parted,
             )
         leader_end = log.end
+        if not log.start <= asked.fetch_offset <= leader_end:
+            return _refused(found, asked, ErrorCode.offset_out_of_range)
+        is_follower = self._reader.follower is not None
+        up_to = leader_end if is_follower else found.high_watermark
+        interest.is_behind = asked.fetch_offset < up_to
+        if interest.ahead is not None and interest.ahead[0] != found.epoch:
+            interest.ahead = None  # read under another leader
+        is_fresh = interest.reading is None and interest.ahead is None
+        data: ReadResult | WouldBlock | ErrorCode | None = None
+        if interest.ahead is not None:
+            data = interest.ahead[1]
+        elif is_fresh and interest.is_behind and (left > 0 or min_one_batch):
+            data = _read(found, asked, left, up_to=up_to, min_one_batch=min_one_batch)
+        if isinstance(data, ErrorCode):
+            return _refused(found, asked, data)
+        if isinstance(data, WouldBlock):
+            self._read_later(interest, found, left, up_to=up_to, min_one_batch=min_one_batch)
+            data = None
+        elif self._is_first and is_fresh:
+            self._note_fetch(interest, found, leader_end)
         watermark = found.high_watermark
-        try:
-            result = log.read(
-                asked.fetch_offset,
-                min(asked.max_bytes, left) if left else 0,
-                up_to=up_to,
-                min_one_batch=min_one_batch,
-                nowait=False,
-            )
-        except OffsetOutOfRange:
-            return FetchedPartition(asked.partition, ErrorCode.offset_out_of_range, watermark)
-        except StorageRefusal:
-            return FetchedPartition(asked.partition, ErrorCode.kafka_storage_error, watermark)
-        assert isinstance(result, ReadResult), "a read that may block does not say it would"
-        if self._follower is not None and self._is_first:
-            self._note_fetch(found, asked, leader_end)
         return FetchedPartition(
             asked.partition,
             ErrorCode.none,
             watermark,
             last_stable_offset=watermark,
             log_start=log.start,
-            records=memoryview(result.data),
+            records=None if data is None else memoryview(data.data),
         )
 
-    def _note_fetch(self, found: Replica, asked: FetchPartition, leader_end: int) -> None:
-        replicas = self._fetch.replicas
-        follower = self._follower
+    def _note_fetch(self, interest: Interest, found: Replica, leader_end: int) -> None:
+        follower = self._reader.follower
         if follower is None or found.term is None or follower not in found.term.followers:
             return
+        replicas = self._fetch.replicas
         now_ms = replicas.clock_ms()
+        asked = interest.asked
         replicas.fetched(
             found,
             follower,
@@ -240,3 +336,177 @@ class _Attempt:
                 incarnation=Incarnation(self._request.replica_epoch),
             ),
         )
+        self._reader.hold((interest.topic, asked.partition), found)
+
+    # Reading what is not in memory.
+
+    def _read_later(
+        self, interest: Interest, found: Replica, left: int, *, up_to: int, min_one_batch: bool
+    ) -> None:
+        """Have it read in the pool: pending until then, and ready when it is done."""
+        asked, reader = interest.asked, self._reader
+        size_bytes = min(asked.max_bytes, left)
+        if reader.reserved_bytes and reader.reserved_bytes + size_bytes > self._request.max_bytes:
+            return  # enough of this reader's memory is spoken for; it is looked at again
+        interest.reserve(size_bytes)
+        pending = PendingRead(
+            self,
+            interest,
+            found,
+            read_id=next(self._fetch.read_ids),
+            leader_end=up_to,
+            incarnation=Incarnation(self._request.replica_epoch),
+        )
+        interest.reading = pending.read_id
+        self._reads_under_way += 1
+        pending.begin(reader.follower, parsed_at_ms=self._parsed_at_ms)
+        read = partial(
+            found.log.read,
+            asked.fetch_offset,
+            size_bytes,
+            up_to=up_to,
+            min_one_batch=min_one_batch,
+            nowait=False,
+        )
+        self._fetch.pool.submit(read).add_done_callback(pending.on_done)
+
+    def read_is_over(self) -> None:
+        self._reads_under_way -= 1
+        self.look()
+
+    @property
+    def fetch(self) -> Fetch:
+        return self._fetch
+
+    @property
+    def connection(self) -> Connection:
+        return self._reply.connection
+
+
+class PendingRead:
+    """One read in the pool, which speaks for its follower until it is over (KIP-501)."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        interest: Interest,
+        found: Replica,
+        *,
+        read_id: int,
+        leader_end: int,
+        incarnation: Incarnation,
+    ) -> None:
+        self._attempt = attempt
+        self._interest = interest
+        self._found = found
+        self._epoch = found.epoch
+        self.read_id = read_id
+        self._leader_end = leader_end
+        self._incarnation = incarnation
+        self._follower: BrokerId | None = None
+
+    def begin(self, follower: BrokerId | None, *, parsed_at_ms: int) -> None:
+        term = self._found.term
+        if follower is None or term is None or follower not in term.followers:
+            return
+        self._follower = follower
+        connection = self._attempt.connection
+        self._attempt.fetch.reading_on(connection).pending[self] = None
+        began = term.read_began(
+            follower,
+            read_id=self.read_id,
+            connection=id(connection),
+            offset=Offset(self._interest.asked.fetch_offset),
+            parsed_at_ms=parsed_at_ms,
+        )
+        self._attempt.fetch.replicas.took_note(self._found, began)
+
+    def on_done(self, future: asyncio.Future[ReadResult | WouldBlock]) -> None:
+        interest = self._interest
+        is_wanted = interest.reading == self.read_id
+        outcome = _outcome(future)
+        self._end(served=is_wanted and isinstance(outcome, ReadResult))
+        if is_wanted:
+            interest.reading = None
+            interest.ahead = (self._epoch, outcome)
+        self._attempt.read_is_over()
+        interest.reader.wake()
+
+    def _end(self, *, served: bool) -> None:
+        follower, term = self._follower, self._found.term
+        if follower is None:
+            return
+        fetch = self._attempt.fetch
+        if self._attempt.connection.is_open:
+            fetch.reading_on(self._attempt.connection).pending.pop(self, None)
+        if term is None or term.epoch != self._epoch or follower not in term.followers:
+            return
+        if served:
+            ended = term.read_served(
+                follower,
+                read_id=self.read_id,
+                leader_end=Offset(self._leader_end),
+                served_at_ms=fetch.replicas.clock_ms(),
+                log_start=Offset(max(0, self._interest.asked.log_start)),
+                incarnation=self._incarnation,
+            )
+            fetch.replicas.took_effect(self._found, follower, ended)
+        else:
+            ended = term.read_failed(follower, read_id=self.read_id)
+            fetch.replicas.took_note(self._found, ended)
+
+    def connection_closed(self) -> None:
+        """Whoever asked is gone: what is still being read for it keeps nobody in sync."""
+        follower, term = self._follower, self._found.term
+        if follower is not None and term is not None and follower in term.followers:
+            closed = term.connection_closed(follower, connection=id(self._attempt.connection))
+            self._attempt.fetch.replicas.took_note(self._found, closed)
+
+
+def _outcome(future: asyncio.Future[ReadResult | WouldBlock]) -> ReadResult | ErrorCode:
+    try:
+        result = future.result()
+    except OffsetOutOfRange:
+        return ErrorCode.offset_out_of_range
+    except (StorageRefusal, asyncio.CancelledError):
+        return ErrorCode.kafka_storage_error
+    except Exception:
+        logger.exception("a read failed")
+        return ErrorCode.unknown_server_error
+    assert isinstance(result, ReadResult), "a read that may block does not say it would"
+    return result
+
+
+def _read(
+    found: Replica, asked: FetchPartition, left: int, *, up_to: int, min_one_batch: bool
+) -> ReadResult | WouldBlock | ErrorCode:
+    try:
+        return found.log.read(
+            asked.fetch_offset,
+            min(asked.max_bytes, left),
+            up_to=up_to,
+            min_one_batch=min_one_batch,
+            nowait=True,
+        )
+    except OffsetOutOfRange:
+        return ErrorCode.offset_out_of_range
+    except StorageRefusal:
+        return ErrorCode.kafka_storage_error
+
+
+def _divergence(found: Replica, asked: FetchPartition) -> tuple[int, int] | None:
+    """Where the reader's log parted from this one, if it says what it last read."""
+    latest = found.log.epochs.latest
+    if asked.last_fetched_epoch < 0 or latest is None:
+        return None
+    parted = divergence(
+        found.log.epochs,
+        leader_log_end=Offset(found.log.end),
+        fetch_offset=Offset(asked.fetch_offset),
+        last_fetched_epoch=LeaderEpoch(min(asked.last_fetched_epoch, latest)),
+    )
+    return None if parted is None else (parted.epoch, parted.end)
+
+
+def _refused(found: Replica, asked: FetchPartition, code: ErrorCode) -> FetchedPartition:
+    return FetchedPartition(asked.partition, code, found.high_watermark, log_start=found.log.start)

@@ -1,5 +1,9 @@
 """Following: one fetcher per leader, which asks for all partitions followed there and appends.
 
+It asks in a session: after the first time it lists only what changed, so that a thousand idle
+partitions cost one small request per wait. What changes while a request waits at the leader is
+listed in another at once; the leader then lets the first one go.
+
 Truncation is by leader epoch (KIP-101, KIP-279): each partition tells the epoch of its last
 record, and a leader whose log parted there answers where, instead of with records.
 """
@@ -9,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from functools import partial
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from insync.broker.cluster_view import ClusterView
+from insync.broker.fetch_sessions import FIRST_EPOCH, NO_SESSION, next_epoch
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.broker.settings import Settings
@@ -33,9 +39,11 @@ from insync.wire.fetch import (
     read_fetch_response,
     write_fetch_request,
 )
+from insync.wire.headers import response_body_at
 
 FETCH_VERSION = 17
 CONNECT_TIMEOUT_S = 5.0
+Place = tuple[UUID, int]  # a topic's id and a partition's number
 RETRY_MS = 50  # within this time every broker has heard of a change
 
 logger = logging.getLogger(__name__)
@@ -69,9 +77,12 @@ class FollowerFetchers:
     def _on_following(self, replica: Replica) -> None:
         """A replica has a new leader, none, or is led here now."""
         before = self._fetcher_of.pop(replica.key, None)
-        if before is not None:
-            self._fetchers[before].drop(replica)
         leader = replica.leader
+        if before is not None:
+            if before == leader and self._fetchers[before].asks_for(replica):
+                self._fetcher_of[replica.key] = before
+                return
+            self._fetchers[before].drop(replica)
         if leader is None or leader == self._broker:
             return
         if leader not in self._fetchers:
@@ -102,32 +113,80 @@ class _Fetcher:
         self._settings = settings
         self._network = network
         self._secret = secret
-        self._followed: dict[tuple[UUID, int], Replica] = {}
-        self._rests_until_ms: dict[tuple[UUID, int], int] = {}  # had an error; asked again then
+        self._followed: dict[Place, Replica] = {}
+        self._to_list: dict[Place, None] = {}  # what the leader has yet to hear
+        self._to_forget: dict[Place, None] = {}
+        self._listed: dict[Place, LeaderEpoch] = {}  # what it knows that we ask for
+        self._resting: dict[Place, asyncio.TimerHandle] = {}  # had an error; asked for later
+        self._session_id = NO_SESSION
+        self._session_epoch = FIRST_EPOCH
+        self._sent: deque[asyncio.Future[memoryview | bytes]] = deque()  # not answered yet
         self._has_news = asyncio.Event()
+        self._is_poked = False
         self._connection: ClientConnection | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    def asks_for(self, replica: Replica) -> bool:
+        place = (replica.topic_id, replica.key[1])
+        return (
+            self._followed.get(place) is replica
+            and place not in self._resting
+            and (place in self._to_list or self._listed.get(place) == replica.epoch)
+        )
+
     def add(self, replica: Replica) -> None:
-        key = (replica.topic_id, replica.key[1])
-        self._rests_until_ms.pop(key, None)
-        self._followed[key] = replica
-        self._has_news.set()
+        place = (replica.topic_id, replica.key[1])
+        self._followed[place] = replica
+        self._ask_for(place)
 
     def drop(self, replica: Replica) -> None:
-        key = (replica.topic_id, replica.key[1])
-        self._followed.pop(key, None)
-        self._rests_until_ms.pop(key, None)
+        place = (replica.topic_id, replica.key[1])
+        self._followed.pop(place, None)
+        self._stop_asking_for(place)
+
+    def _ask_for(self, place: Place) -> None:
+        rest = self._resting.pop(place, None)
+        if rest is not None:
+            rest.cancel()
+        self._to_forget.pop(place, None)
+        self._to_list[place] = None
+        self._has_news.set()
+        if self._sent and not self._is_poked:
+            # Once for all that change now: roles change by the hundred.
+            self._is_poked = True
+            asyncio.get_running_loop().call_soon(self._poke)
+
+    def _stop_asking_for(self, place: Place) -> None:
+        rest = self._resting.pop(place, None)
+        if rest is not None:
+            rest.cancel()
+        self._to_list.pop(place, None)
+        if place in self._listed:
+            self._to_forget[place] = None
+
+    def _let_rest(self, place: Place, rest_ms: int) -> None:
+        self._stop_asking_for(place)
+        loop = asyncio.get_running_loop()
+        self._resting[place] = loop.call_later(rest_ms / 1_000, self._ask_for, place)
+
+    def _begin_anew(self) -> None:
+        """The leader has forgotten, or never knew, what we ask for."""
+        self._session_id, self._session_epoch = NO_SESSION, FIRST_EPOCH
+        self._listed.clear()
+        self._to_forget.clear()
+        self._to_list = {place: None for place in self._followed if place not in self._resting}
 
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        for rest in self._resting.values():
+            rest.cancel()
         if self._connection is not None:
             self._connection.close()
 
     async def _run(self) -> None:
         while True:
-            if not self._followed:
+            if not (self._listed or self._to_list or self._sent):
                 self._has_news.clear()
                 await self._has_news.wait()
             try:
@@ -152,28 +211,51 @@ class _Fetcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        for future in self._sent:
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # known: it ended with its connection
+        self._sent.clear()
+        self._begin_anew()
 
     async def _fetch(self) -> None:
         connection = await self._connected()
-        request = self._request()
-        if not request.topics:
-            await self._rest(RETRY_MS)
-            return
-        body = write_fetch_request(FETCH_VERSION, request)
+        if not self._sent:
+            self._send(connection)
         # A leader that is stopped or cut off closes no connection.
-        patience_ms = request.max_wait_ms + self._settings.integer("replica.socket.timeout.ms")
+        patience_ms = self._settings.integer("replica.fetch.wait.max.ms") + self._settings.integer(
+            "replica.socket.timeout.ms"
+        )
         async with asyncio.timeout(patience_ms / 1_000):
-            frame, body_at = await connection.ask(Api.FETCH, FETCH_VERSION, [body])
+            frame = await self._sent[0]
+        self._sent.popleft()
+        body_at = response_body_at(Api.FETCH, FETCH_VERSION, frame)
         response = read_fetch_response(FETCH_VERSION, frame, body_at)
         if response.error:
             raise Disconnected(f"refused with {ErrorCode(response.error).name}")
         for topic, parts in response.topics:
             assert isinstance(topic, UUID), "fetched by topic id"
             for part in parts:
-                key = (topic, part.partition)
-                replica = self._followed.get(key)
-                if replica is not None and replica.leader == self._leader:
-                    self._take(key, replica, part)
+                place = (topic, part.partition)
+                replica = self._followed.get(place)
+                # What an answer says of a partition we have changed our mind about is old.
+                if replica is not None and place in self._listed and place not in self._to_list:
+                    self._take(place, replica, part)
+        if self._session_id == NO_SESSION:
+            if response.session_id == NO_SESSION:
+                self._begin_anew()
+            self._session_id = response.session_id
+
+    def _poke(self) -> None:
+        """Tell the leader what changed while it holds our request."""
+        self._is_poked = False
+        connection = self._connection
+        is_waiting = len(self._sent) == 1 and self._session_id != NO_SESSION
+        if self._to_list and is_waiting and connection is not None and connection.is_open:
+            self._send(connection)
+
+    def _send(self, connection: ClientConnection) -> None:
+        body = write_fetch_request(FETCH_VERSION, self._request())
+        self._sent.append(connection.send(Api.FETCH, FETCH_VERSION, [body]))
 
     async def _connected(self) -> ClientConnection:
         if self._connection is not None and self._connection.is_open:
@@ -203,12 +285,12 @@ class _Fetcher:
         return response.nonce
 
     def _request(self) -> FetchRequest:
-        now_ms = self._replicas.clock_ms()
+        """What changed since the last one: that is now known to the leader."""
         partition_bytes = self._settings.integer("replica.fetch.max.bytes")
         topics: dict[UUID, list[FetchPartition]] = {}
-        for (topic_id, number), replica in self._followed.items():
-            if self._rests_until_ms.get((topic_id, number), now_ms) > now_ms:
-                continue
+        for place in self._to_list:
+            topic_id, number = place
+            replica = self._followed[place]
             latest = replica.log.epochs.latest
             topics.setdefault(topic_id, []).append(
                 FetchPartition(
@@ -220,40 +302,50 @@ class _Fetcher:
                     max_bytes=partition_bytes,
                 )
             )
+            self._listed[place] = replica.epoch
+        forgotten: dict[UUID, list[int]] = {}
+        for place in self._to_forget:
+            forgotten.setdefault(place[0], []).append(place[1])
+            del self._listed[place]
+        self._to_list.clear()
+        self._to_forget.clear()
+        epoch, self._session_epoch = self._session_epoch, next_epoch(self._session_epoch)
         return FetchRequest(
             replica_id=self._replicas.broker,
             replica_epoch=self._replicas.incarnation,
             max_wait_ms=self._settings.integer("replica.fetch.wait.max.ms"),
             min_bytes=1,
             max_bytes=self._settings.integer("replica.fetch.response.max.bytes"),
+            session_id=self._session_id,
+            session_epoch=epoch,
             topics=[FetchTopic(topic_id, parts) for topic_id, parts in topics.items()],
+            forgotten=list(forgotten.items()),
         )
 
-    def _take(self, key: tuple[UUID, int], replica: Replica, part: FetchedPartition) -> None:
+    def _take(self, place: Place, replica: Replica, part: FetchedPartition) -> None:
         try:
             match part.error:
                 case ErrorCode.none if part.diverging is not None:
                     self._truncate(
                         replica, EpochEnd(LeaderEpoch(part.diverging[0]), Offset(part.diverging[1]))
                     )
+                    self._to_list[place] = None
                 case ErrorCode.none:
                     if part.records:
+                        self._to_list[place] = None
                         now_ms = self._replicas.wall_ms()
                         replica.log.append_follower(bytes(part.records), now_ms=now_ms)
                     if part.log_start > replica.log.start:
                         replica.log.delete_records_before(min(part.log_start, replica.log.end))
                     replica.follow(part.high_watermark)
                 case ErrorCode.offset_out_of_range:
-                    self._start_over(key, replica, part)
+                    self._start_over(place, replica, part)
                 case _:
                     # Most often this broker or the leader has yet to hear of a change.
-                    self._let_rest(key, RETRY_MS)
+                    self._let_rest(place, RETRY_MS)
         except StorageRefusal as refusal:
             logger.warning("%s-%d: %s", *replica.key, refusal)
-            self._let_rest(key, self._settings.integer("replica.fetch.backoff.ms"))
-
-    def _let_rest(self, key: tuple[UUID, int], rest_ms: int) -> None:
-        self._rests_until_ms[key] = self._replicas.clock_ms() + rest_ms
+            self._let_rest(place, self._settings.integer("replica.fetch.backoff.ms"))
 
     def _truncate(self, replica: Replica, leader_says: EpochEnd) -> None:
         cut = truncation(
@@ -266,10 +358,12 @@ class _Fetcher:
         replica.log.truncate_to(max(cut.to, replica.log.start))
         replica.high_watermark = min(replica.high_watermark, replica.log.end)
 
-    def _start_over(self, key: tuple[UUID, int], replica: Replica, part: FetchedPartition) -> None:
+    def _start_over(self, place: Place, replica: Replica, part: FetchedPartition) -> None:
         """The leader's log begins after our end: what is between was deleted by retention."""
-        if part.log_start > replica.log.end:
-            replica.log.truncate_fully(part.log_start)
-            replica.high_watermark = replica.log.end
+        log = replica.log
+        if part.log_start > log.end or log.start == log.end:
+            log.truncate_fully(part.log_start)
+            replica.high_watermark = log.end
+            self._to_list[place] = None
         else:
-            self._let_rest(key, self._settings.integer("replica.fetch.backoff.ms"))
+            self._let_rest(place, self._settings.integer("replica.fetch.backoff.ms"))

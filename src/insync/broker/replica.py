@@ -7,8 +7,9 @@ change of the watermark or of the end means for those who wait.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
+from typing import Protocol
 from uuid import UUID
 
 from insync.rules.acknowledgement import Verdict, after_append
@@ -17,6 +18,20 @@ from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.storage.log import Log
 
 Told = Callable[[Verdict | None], None]  # None: this broker no longer leads
+
+
+class Watcher(Protocol):
+    """Somebody who waits for this partition to change. Told once: to hear more it watches again."""
+
+    def on_news(self, replica: Replica, *, grew: bool, committed: bool) -> None:
+        """The log grew, more of it is committed; or neither, when the role changed."""
+
+
+class SpokenFor(Protocol):
+    """A follower's fetch session: a request in it is a fetch of every partition it holds."""
+
+    @property
+    def fetched_at_ms(self) -> int: ...
 
 
 class Replica:
@@ -31,10 +46,11 @@ class Replica:
         "leader",
         "log",
         "min_isr",
-        "parked",
+        "sessions",
         "term",
         "timer_at_ms",
         "topic_id",
+        "watchers",
     )
 
     def __init__(
@@ -50,7 +66,8 @@ class Replica:
         self.min_isr = 1
         self.batch_bytes_max = 0
         self.timer_at_ms: int | None = None
-        self.parked: dict[Callable[[], None], None] = {}  # fetches to look at again, in order
+        self.watchers: dict[Watcher, None] = {}  # in the order they came
+        self.sessions: dict[BrokerId, SpokenFor] = {}  # of followers that hold this partition
         self.is_expiring = False
         self._acks: list[tuple[int, int, int, Told]] = []  # (last offset, order, deadline, told)
         self._order = count()
@@ -59,8 +76,13 @@ class Replica:
     def is_leader(self) -> bool:
         return self.term is not None
 
+    @property
+    def session_fetched_at_ms(self) -> Mapping[BrokerId, int]:
+        """When each follower last asked in the session that speaks for this partition."""
+        return {broker: session.fetched_at_ms for broker, session in self.sessions.items()}
+
     def advance(self, term: Leadership) -> None:
-        """Take the next state of this leadership, and wake whoever waited for it."""
+        """Take the next state of this leadership, and tell whoever waited for it."""
         before = self.term
         self.term = term
         grew = before is None or term.end != before.end
@@ -69,14 +91,14 @@ class Replica:
         if committed:
             self._acknowledge()
         if grew or committed:
-            self._wake()
+            self._tell(grew=grew, committed=committed)
 
     def follow(self, high_watermark: int) -> None:
         """As a follower: what the leader says is committed, as far as it is here."""
         known = min(high_watermark, self.log.end)
         if known > self.high_watermark:
             self.high_watermark = known
-            self._wake()
+            self._tell(grew=False, committed=True)
 
     def await_commit(self, last_offset: int, *, deadline_ms: int, told: Told) -> bool:
         """True if nobody was waiting: then the caller sees to it that `expire` is called."""
@@ -102,7 +124,7 @@ class Replica:
         acks, self._acks = self._acks, []
         for *_, told in sorted(acks):
             told(None)
-        self._wake()
+        self._tell(grew=False, committed=False)
 
     def _acknowledge(self) -> None:
         assert self.term is not None, "only a leader acknowledges"
@@ -119,6 +141,7 @@ class Replica:
                 )
             )
 
-    def _wake(self) -> None:
-        for look_again in list(self.parked):
-            look_again()
+    def _tell(self, *, grew: bool, committed: bool) -> None:
+        watchers, self.watchers = self.watchers, {}
+        for watcher in watchers:
+            watcher.on_news(self, grew=grew, committed=committed)

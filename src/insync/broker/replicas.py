@@ -167,17 +167,37 @@ class Replicas:
 
     def appended(self, found: Replica, end: int) -> None:
         assert found.term is not None, "only a leader appends"
-        found.advance(found.term.append(end=Offset(end), now_ms=self.clock_ms()))
+        found.advance(
+            found.term.append(
+                end=Offset(end),
+                now_ms=self.clock_ms(),
+                session_fetched_at_ms=found.session_fetched_at_ms,
+            )
+        )
         self._arm(found)
 
     def fetched(self, found: Replica, follower: BrokerId, fetch: Fetch) -> None:
-        """A follower's fetch took effect: it may be the one that lets it in."""
+        """A follower's fetch took effect, as all that its session said before."""
         assert found.term is not None, "only a leader is fetched from"
-        found.advance(found.term.fetch(follower, fetch))
+        term = found.term
+        session = found.sessions.get(follower)
+        if session is not None:
+            term = term.session_fetched(follower, at_ms=session.fetched_at_ms)
+        self.took_effect(found, follower, term.fetch(follower, fetch))
+
+    def took_effect(self, found: Replica, follower: BrokerId, term: Leadership) -> None:
+        """After a fetch: it may be the one that lets its follower in."""
+        found.advance(term)
+        assert found.term is not None, "advancing ends no term"
         term = found.term
         is_member = follower in isr_rules.committed(term.isr)
         if not is_member and not term.obstacles(follower, now_ms=self.clock_ms()):
             self._propose(found, term.propose_join(follower), f"{follower} has caught up")
+        self._arm(found)
+
+    def took_note(self, found: Replica, term: Leadership) -> None:
+        """Something that lets nobody in, but may move a deadline."""
+        found.advance(term)
         self._arm(found)
 
     def await_commit(
@@ -205,7 +225,9 @@ class Replicas:
         if found.term is None:
             return
         now_ms = self.clock_ms()
-        due_ms = found.term.next_deadline_ms(now_ms=now_ms)
+        due_ms = found.term.next_deadline_ms(
+            now_ms=now_ms, session_fetched_at_ms=found.session_fetched_at_ms
+        )
         if due_ms is None or (found.timer_at_ms is not None and found.timer_at_ms <= due_ms):
             return
         found.timer_at_ms = due_ms
@@ -220,7 +242,9 @@ class Replicas:
             return
         now_ms = self.clock_ms()
         found.advance(found.term.with_watermark(now_ms=now_ms))
-        leaving = found.term.leaving(now_ms=now_ms)
+        leaving = found.term.leaving(
+            now_ms=now_ms, session_fetched_at_ms=found.session_fetched_at_ms
+        )
         if leaving:
             names = ", ".join(str(broker) for broker in leaving)
             self._propose(found, found.term.propose_leave(frozenset(leaving)), f"{names} lag")

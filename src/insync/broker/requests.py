@@ -46,6 +46,7 @@ class Requests:
         cluster_id: str,
         secret: bytes,
         nonce: Callable[[], bytes],
+        fetch: Fetch,
     ) -> None:
         self._replicas = replicas
         self._view = view
@@ -57,10 +58,9 @@ class Requests:
         self._nonce = nonce
         self._tasks: set[asyncio.Task[None]] = set()
         self._produce = Produce(replicas, view)
-        self._fetch = Fetch(replicas, view)
         self._handlers: dict[int, Callable[[Reply, memoryview | bytes], None]] = {
             Api.PRODUCE: self._produce,
-            Api.FETCH: self._fetch,
+            Api.FETCH: fetch,
             Api.BROKER_HELLO: self._hello,
             Api.API_VERSIONS: self._api_versions,
             Api.METADATA: self._later(self._metadata),

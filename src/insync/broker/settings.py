@@ -170,6 +170,12 @@ SETTINGS: Final = _table(
             doc="What a follower asks for per fetch.",
         ),
         Setting(
+            name="max.incremental.fetch.session.cache.slots",
+            default=1_000,
+            maximum=INT_MAX,
+            doc="Fetch sessions kept for consumers; one more ends the longest unused.",
+        ),
+        Setting(
             name="replica.fetch.backoff.ms",
             default=1_000,
             maximum=INT_MAX,

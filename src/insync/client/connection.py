@@ -64,6 +64,13 @@ class ClientConnection(asyncio.Protocol):
         self, api: int, version: int, body: Sequence[bytes | memoryview]
     ) -> tuple[memoryview | bytes, int]:
         """Send a request; its answer's frame and where the body begins in it."""
+        frame = await self.send(api, version, body)
+        return frame, response_body_at(api, version, frame)
+
+    def send(
+        self, api: int, version: int, body: Sequence[bytes | memoryview]
+    ) -> asyncio.Future[memoryview | bytes]:
+        """Send a request at once; its answer's frame will come."""
         if self._transport is None:
             raise Disconnected("the connection is closed")
         correlation_id = self._next_id
@@ -78,8 +85,7 @@ class ClientConnection(asyncio.Protocol):
         future: asyncio.Future[memoryview | bytes] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = (api, version, future)
         self._transport.writelines([_SIZE.pack(size) + head, *body])
-        frame = await future
-        return frame, response_body_at(api, version, frame)
+        return future
 
     async def request(self, entity: Any) -> Any:
         """Send a message and return its answer, both as `kio` has them."""

@@ -11,8 +11,11 @@ from random import Random
 from typing import Protocol
 
 from insync.broker.cluster_view import ClusterView
+from insync.broker.fetch import Fetch
+from insync.broker.fetch_sessions import FetchSessions
 from insync.broker.follower_fetch import FollowerFetchers
 from insync.broker.producer_ids import ProducerIds
+from insync.broker.reads import ReadPool
 from insync.broker.replicas import Replicas
 from insync.broker.requests import Requests
 from insync.broker.server import Connection
@@ -61,6 +64,7 @@ class World:
     network: NodeNetwork
     disk: Disk
     store: MetadataStore
+    reads: ReadPool
     random: Random
 
 
@@ -123,6 +127,7 @@ class Node:
             cluster_id=cluster_id.decode(),
             secret=secret,
             nonce=lambda: world.random.randbytes(32),
+            fetch=Fetch(self.replicas, self.view, self._sessions(), world.reads),
         )
         frame_bytes_max = self.settings.integer("socket.request.max.bytes")
         self._listener = await world.network.listen(
@@ -159,7 +164,14 @@ class Node:
         await self._listener.wait_closed()
         self.replicas.checkpoint()
         self.directory.close()
+        self.world.reads.close()
         await self.world.store.close()
+
+    def _sessions(self) -> FetchSessions:
+        return FetchSessions(
+            slots=self.settings.integer("max.incremental.fetch.session.cache.slots"),
+            new_id=lambda: self.world.random.getrandbits(31),
+        )
 
     # Being one of the cluster.
 

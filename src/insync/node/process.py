@@ -14,6 +14,7 @@ from random import SystemRandom
 
 import uvloop
 
+from insync.broker.reads import ReaderThreads
 from insync.broker.settings import Settings
 from insync.client.connection import ClientConnection
 from insync.client.sockets import connect
@@ -66,6 +67,7 @@ def world(settings: Settings) -> World:
             heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
             synchronous=settings.text("metadata.synchronous"),
         ),
+        reads=ReaderThreads(),
         random=SystemRandom(),
     )
 

@@ -26,6 +26,7 @@ from insync.metadata.store import Watcher
 from insync.node.node import Node, World
 from insync.sim.network import SimNetwork
 from insync.sim.ownership import act_as, in_the_name_of, owner
+from insync.sim.reads import SlowReads
 from insync.sim.virtual_loop import VirtualLoop
 from insync.storage.memory_disk import MemoryDisk
 
@@ -129,6 +130,7 @@ class Life:
                 network=self.network.host(number),
                 disk=broker.disk,
                 store=broker.store,
+                reads=SlowReads(self.random),
                 random=Random(self.random.random()),  # noqa: S311
             )
             broker.node = Node(settings, world)

@@ -1,0 +1,35 @@
+"""A read pool on virtual time: each read takes a while, and happens when that is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
+
+READ_S_MAX = 0.05
+
+
+class SlowReads:
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def submit(self, read: Callable[[], T]) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def finish() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(read())
+            except Exception as error:
+                future.set_exception(error)
+
+        loop.call_later(self._random.uniform(0.0, READ_S_MAX), finish)
+        return future
+
+    def close(self) -> None:
+        """Nothing to end: virtual time ends with its loop."""
