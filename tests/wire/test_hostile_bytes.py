@@ -21,7 +21,17 @@ from wire_values import (
 )
 
 from insync.rules.refusals import Refusal
-from insync.wire import batches, fetch, frames, headers, hello, messages, primitives, produce
+from insync.wire import (
+    batches,
+    fetch,
+    fetch_request,
+    frames,
+    headers,
+    hello,
+    messages,
+    primitives,
+    produce,
+)
 from insync.wire.apis import FETCH_VERSIONS, PRODUCE_VERSIONS, SUPPORTED, Api
 from insync.wire.frames import BadFrame
 from insync.wire.messages import BadMessage
@@ -228,7 +238,7 @@ def refused(body: bytes, read: Read, data: st.DataObject) -> None:
 
 
 def test_more_entries_than_anyone_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (primitives, produce, fetch):
+    for module in (primitives, produce, fetch_request):
         monkeypatch.setattr(module, "ENTRIES_MAX", 3)
     parts = [produce.ProducePartition(name, 0, None) for name in "aabb"]
     for most, accepted in ((parts[:3], True), (parts, False), (parts[:2] * 2, False)):
