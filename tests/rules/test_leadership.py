@@ -243,7 +243,7 @@ def test_a_gap_that_began_before_the_last_work_moves_nothing_into_the_future() -
     term = leadership(policy=TrueLag(lag_time_max_ms=3_000)).append(end=Offset(1), now_ms=1_005)
     term = term.stalled(Stall(began_at_ms=1_002, ended_at_ms=6_000))
     term = term.append(end=Offset(2), now_ms=6_000)
-    assert term.append_times.first_past_ms(Offset(0)) == 6_000
+    assert term.log.append_times.first_past_ms(Offset(0)) == 6_000
 
 
 def test_a_move_adds_and_drops_replicas_within_an_epoch() -> None:

@@ -334,7 +334,7 @@ class _Fetcher:
                     if part.records:
                         self._to_list[place] = None
                         now_ms = self._replicas.wall_ms()
-                        replica.log.append_follower(bytes(part.records), now_ms=now_ms)
+                        replica.log.append_follower(part.records, now_ms=now_ms)
                     if part.log_start > replica.log.start:
                         replica.log.delete_records_before(min(part.log_start, replica.log.end))
                     replica.follow(part.high_watermark)

@@ -109,7 +109,7 @@ class Produce:
 
     def _admit(
         self, request: ProduceRequest, part: ProducePartition
-    ) -> tuple[Replica, list[BatchHeader], bytearray]:
+    ) -> tuple[Replica, list[BatchHeader], memoryview]:
         """The replica and the checked batches; refused with the error the client should see."""
         topic = (
             part.topic if isinstance(part.topic, str) else self._view.topic_names.get(part.topic)
@@ -128,8 +128,8 @@ class Produce:
             verdict = before_append(found.term.isr, min_isr=found.min_isr)
             if verdict is not Verdict.ENOUGH:
                 raise Refused(ERRORS[verdict])
-        # The frame belongs to the connection; these bytes get their offsets stamped in.
-        data = bytearray(part.records or b"")
+        # A frame is its reader's own: the batches get their offsets stamped in where they lie.
+        data = memoryview(part.records or b"")
         return found, _checked(data, found.batch_bytes_max), data
 
     def _duplicate(self, found: Replica, headers: list[BatchHeader]) -> int | None:
@@ -148,7 +148,7 @@ class Produce:
         return checked.base_offset if isinstance(checked, Duplicate) else None
 
 
-def _checked(data: bytearray, bytes_max: int) -> list[BatchHeader]:
+def _checked(data: memoryview, bytes_max: int) -> list[BatchHeader]:
     try:
         headers = list(whole_batches(data))
         if not headers or headers[-1].end_position != len(data):

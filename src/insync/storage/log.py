@@ -145,7 +145,12 @@ class Log:
     # Writing
 
     def append_leader(
-        self, data: bytearray, headers: Sequence[BatchHeader], *, epoch: int, now_ms: int
+        self,
+        data: bytearray | memoryview,
+        headers: Sequence[BatchHeader],
+        *,
+        epoch: int,
+        now_ms: int,
     ) -> AppendResult:
         """Give a producer's batches their offsets and this leader's epoch, and write them."""
         assert headers, "nothing to append"
