@@ -175,6 +175,24 @@ def test_every_handle_is_told_of_every_step_in_order_with_its_view_at_that_step(
     live(life)
 
 
+def test_who_was_away_catches_up_at_once_and_hears_of_nothing_twice(live: Play) -> None:
+    async def play(world: World) -> None:
+        here, away = await world.open(), await world.open()
+        heard: list[str] = []
+        away.watch(lambda changes: heard.extend(change.path for change in changes))
+        for name in ("/a", "/b", "/c"):
+            await here.commit(Create(name, b""))
+        away.catch_up()
+        assert heard == ["/a", "/b", "/c"]
+        assert away.get("/c") is not None
+        away.catch_up()
+        await here.commit(Create("/d", b""))
+        await until(lambda: "/d" in heard)
+        assert heard == ["/a", "/b", "/c", "/d"]
+
+    live(play)
+
+
 def test_who_unsubscribed_hears_no_more_and_a_failing_watcher_stops_nobody(live: Play) -> None:
     async def life(world: World) -> None:
         failures: list[object] = []

@@ -319,10 +319,10 @@ class Attempt:
 
     def _note_fetch(self, interest: Interest, found: Replica, leader_end: int) -> None:
         follower = self._reader.follower
-        if follower is None or found.term is None or follower not in found.term.followers:
-            return
         replicas = self._fetch.replicas
         now_ms = replicas.clock_ms()
+        if follower is None or found.term is None or follower not in found.term.followers:
+            return
         asked = interest.asked
         replicas.fetched(
             found,
@@ -433,12 +433,14 @@ class PendingRead:
         interest.reader.wake()
 
     def _end(self, *, served: bool) -> None:
-        follower, term = self._follower, self._found.term
+        follower = self._follower
         if follower is None:
             return
         fetch = self._attempt.fetch
         if self._attempt.connection.is_open:
             fetch.reading_on(self._attempt.connection).pending.pop(self, None)
+        now_ms = fetch.replicas.clock_ms()
+        term = self._found.term
         if term is None or term.epoch != self._epoch or follower not in term.followers:
             return
         if served:
@@ -446,7 +448,7 @@ class PendingRead:
                 follower,
                 read_id=self.read_id,
                 leader_end=Offset(self._leader_end),
-                served_at_ms=fetch.replicas.clock_ms(),
+                served_at_ms=now_ms,
                 log_start=Offset(max(0, self._interest.asked.log_start)),
                 incarnation=self._incarnation,
             )

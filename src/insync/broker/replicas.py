@@ -14,6 +14,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from insync.broker.awake import Awake
 from insync.broker.cluster_view import ClusterView, TopicPartition
 from insync.broker.replica import Replica, Told
 from insync.broker.settings import Settings
@@ -28,6 +29,7 @@ from insync.rules.isr import Stable
 from insync.rules.leadership import Leadership
 from insync.rules.partition_state import PartitionState
 from insync.rules.settings import InSyncSettings, in_sync_rule
+from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import BrokerId, Incarnation, Offset
 from insync.storage.directory import LogDirectory
 from insync.storage.errors import StorageRefusal
@@ -35,6 +37,8 @@ from insync.storage.errors import StorageRefusal
 logger = logging.getLogger(__name__)
 
 COMMIT_RETRY_MS = 50
+AFTER_DRAINING_MS = 10
+NO_STALL = Stall(began_at_ms=0, ended_at_ms=0)
 
 
 class Replicas:
@@ -48,7 +52,7 @@ class Replicas:
         store: MetadataStore,
         view: ClusterView,
         directory: LogDirectory,
-        clock_ms: Callable[[], int],
+        awake: Awake,
         wall_ms: Callable[[], int],
     ) -> None:
         self.broker = broker
@@ -56,13 +60,17 @@ class Replicas:
         self.store = store
         self.view = view
         self.directory = directory
-        self.clock_ms = clock_ms  # monotonic: decides
+        self.clock_ms = awake.now_ms  # monotonic: decides
         self.wall_ms = wall_ms  # like the timestamps in records: only says how old files are
         self.incarnation = Incarnation(-1)
         self.held: dict[TopicPartition, Replica] = {}
         self.on_following: Callable[[Replica], None] = lambda _replica: None
         self._watermarks = directory.read_watermarks()
         self._commits: set[asyncio.Task[None]] = set()
+        self._awake = awake
+        self._stall = NO_STALL  # the latest
+        awake.on_stall = self._on_stall
+        awake.on_drained = self._on_drained
 
     def start(self, incarnation: Incarnation) -> None:
         """Take up every partition the store gives this broker, and follow changes from now on."""
@@ -74,8 +82,9 @@ class Replicas:
 
     def leader_of(self, key: TopicPartition) -> Replica | None:
         """The replica, if this broker leads it and may still speak for its session."""
+        now_ms = self.clock_ms()  # first: waking from a stall may end a term
         found = self.held.get(key)
-        if found is None or found.term is None or not self.store.is_alive(self.clock_ms()):
+        if found is None or found.term is None or not self.store.is_alive(now_ms):
             return None
         return found
 
@@ -166,11 +175,14 @@ class Replicas:
     # What followers bring.
 
     def appended(self, found: Replica, end: int) -> None:
-        assert found.term is not None, "only a leader appends"
+        """The leader's log ends at `end` now, unless writing took so long that it is known."""
+        now_ms = self.clock_ms()
+        if found.term is None or end <= found.term.end:
+            return
         found.advance(
             found.term.append(
                 end=Offset(end),
-                now_ms=self.clock_ms(),
+                now_ms=now_ms,
                 session_fetched_at_ms=found.session_fetched_at_ms,
             )
         )
@@ -188,10 +200,12 @@ class Replicas:
     def took_effect(self, found: Replica, follower: BrokerId, term: Leadership) -> None:
         """After a fetch: it may be the one that lets its follower in."""
         found.advance(term)
-        assert found.term is not None, "advancing ends no term"
+        now_ms = self.clock_ms()
+        if found.term is None:
+            return
         term = found.term
         is_member = follower in isr_rules.committed(term.isr)
-        if not is_member and not term.obstacles(follower, now_ms=self.clock_ms()):
+        if not is_member and not term.obstacles(follower, now_ms=now_ms):
             self._propose(found, term.propose_join(follower), f"{follower} has caught up")
         self._arm(found)
 
@@ -204,6 +218,9 @@ class Replicas:
         self, found: Replica, last_offset: int, *, timeout_ms: int, told: Told
     ) -> None:
         """Tell when every in-sync replica has this offset, or when the time is up."""
+        if found.term is None:
+            told(None)
+            return
         deadline_ms = self.clock_ms() + max(0, timeout_ms)
         if found.await_commit(last_offset, deadline_ms=deadline_ms, told=told):
             self._expire_later(found, deadline_ms)
@@ -214,7 +231,11 @@ class Replicas:
         asyncio.get_running_loop().call_later(delay_s, self._expire, found)
 
     def _expire(self, found: Replica) -> None:
-        next_ms = found.expire(self.clock_ms())
+        now_ms = self.clock_ms()
+        if self._awake.is_draining:
+            self._expire_later(found, now_ms + AFTER_DRAINING_MS)
+            return
+        next_ms = found.expire(now_ms)
         if next_ms is not None:
             self._expire_later(found, next_ms)
 
@@ -222,9 +243,9 @@ class Replicas:
 
     def _arm(self, found: Replica) -> None:
         """One timer per partition at most, set no earlier than needed: it looks again by itself."""
+        now_ms = self.clock_ms()
         if found.term is None:
             return
-        now_ms = self.clock_ms()
         due_ms = found.term.next_deadline_ms(
             now_ms=now_ms, session_fetched_at_ms=found.session_fetched_at_ms
         )
@@ -238,9 +259,9 @@ class Replicas:
         if found.timer_at_ms != armed_for_ms:
             return  # another timer has taken over
         found.timer_at_ms = None
-        if found.term is None:
-            return
         now_ms = self.clock_ms()
+        if found.term is None or self._awake.is_draining:
+            return  # once the sockets are read, all is looked at again
         found.advance(found.term.with_watermark(now_ms=now_ms))
         leaving = found.term.leaving(
             now_ms=now_ms, session_fetched_at_ms=found.session_fetched_at_ms
@@ -249,6 +270,38 @@ class Replicas:
             names = ", ".join(str(broker) for broker in leaving)
             self._propose(found, found.term.propose_leave(frozenset(leaving)), f"{names} lag")
         self._arm(found)
+
+    # What this broker missed.
+
+    def _on_stall(self, stall: Stall) -> None:
+        """Nothing ran here for a while. Whether this broker still leads comes first."""
+        self.store.catch_up()
+        if not self.store.is_alive(stall.ended_at_ms):
+            return  # whoever asks hears that it leads nothing
+        for found in self._shaken_by(stall):
+            assert found.term is not None, "only what is led"
+            logger.info("%s-%d: this leader stalled for %d ms", *found.key, stall.length_ms)
+            found.advance(
+                found.term.stalled(stall, session_fetched_at_ms=found.session_fetched_at_ms)
+            )
+        self._stall = stall
+
+    def _on_drained(self) -> None:
+        """What waited in the sockets is read: who has not asked by now is looked at again."""
+        now_ms = self.clock_ms()
+        for found in self._shaken_by(self._stall):
+            assert found.term is not None, "only what is led"
+            found.advance(found.term.drained(now_ms=now_ms))
+            self._arm(found)
+
+    def _shaken_by(self, stall: Stall) -> list[Replica]:
+        """What is led here with a limit so tight that the stall could matter to it."""
+        return [
+            found
+            for found in self.held.values()
+            if found.term is not None
+            and is_stall(stall.length_ms, lag_time_max_ms=found.term.policy.lag_time_max_ms)
+        ]
 
     # Taking a decision to the store.
 
@@ -306,9 +359,10 @@ class Replicas:
         return [Write(path, value, self.view.versions[found.key]), *checks]
 
     def _reread(self, found: Replica) -> None:
+        now_ms = self.clock_ms()
         state = self.view.states.get(found.key)
         if state is not None and found.term is not None and state.leader_epoch == found.epoch:
-            found.advance(found.term.settle(frozenset(state.isr), now_ms=self.clock_ms()))
+            found.advance(found.term.settle(frozenset(state.isr), now_ms=now_ms))
             self._arm(found)
 
     # Old files.

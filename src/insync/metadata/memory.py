@@ -204,6 +204,10 @@ class MemoryStore:
     def watch(self, callback: Watcher) -> Callable[[], None]:
         return self._view.watch(callback)
 
+    def catch_up(self) -> None:
+        if self._loop is not None and self._reachable.is_set():
+            self._catch_up(self._tree.revision)
+
     async def commit(self, *operations: Operation) -> int:
         check_step(operations)
         await self._reach()

@@ -265,6 +265,17 @@ class SqliteStore:
             # Posted under the lock, so that posts are in the order of reading.
             self._post(self._follow, found)
 
+    def catch_up(self) -> None:
+        # Read in the loop: a look at the log of changes, which no writer can hold up. What the
+        # other threads have read of it already is passed over when it is posted.
+        try:
+            with self._reading:
+                found = self._reader.after(self._view.revision)
+        except sqlite3.Error as error:
+            _log.warning("%s: cannot be read just now: %s", self.path, error)
+        else:
+            self._follow(found)
+
     def _follow(self, found: Steps | database.Tree) -> None:
         if isinstance(found, database.Tree):
             self._view.become(found.revision, found.entries)

@@ -120,6 +120,12 @@ class MetadataStore(Protocol):
         as what refused, so the caller may read and try again. A cancelled commit may still happen.
         """
 
+    def catch_up(self) -> None:
+        """Include every step made before now, at once, telling the watchers: for who was away.
+
+        Does not wait for anybody; where the store cannot be read the view stays as it is.
+        """
+
     def watch(self, callback: Watcher) -> Callable[[], None]:
         """Call back with the changes of each step from now on, in order; returns the way out.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from insync.broker.awake import Awake
 from insync.broker.cluster_view import ClusterView
 from insync.broker.fetch import Fetch
 from insync.broker.fetch_sessions import FetchSessions
@@ -102,13 +103,14 @@ class Node:
             now_ms=world.wall_ms(),
             config_of=self._log_config,
         )
+        self.awake = Awake(world.clock_ms)
         self.replicas = Replicas(
             broker=self.broker,
             settings=self.settings,
             store=store,
             view=self.view,
             directory=self.directory,
-            clock_ms=world.clock_ms,
+            awake=self.awake,
             wall_ms=world.wall_ms,
         )
         self.fetchers = FollowerFetchers(
@@ -137,6 +139,7 @@ class Node:
                 requests.handle, frame_bytes_max=frame_bytes_max, open_now=self._connections
             ),
         )
+        self.awake.start()
         await self._register()
         self.controller = Controller(
             broker=self.broker,
@@ -152,6 +155,7 @@ class Node:
 
     async def stop(self) -> None:
         """Stop cleanly: nothing is promised any more, then everything is put away."""
+        self.awake.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
