@@ -375,13 +375,13 @@ class Replicas:
                 found.log.apply_retention(now_ms, up_to=found.high_watermark)
             except StorageRefusal as refusal:
                 logger.warning("%s-%d: %s", *found.key, refusal)
-        self.directory.remove_deleted()
-
-    # Ending.
 
     def checkpoint(self) -> None:
-        watermarks = {key: found.high_watermark for key, found in self.held.items()}
+        """Write the watermarks if they changed. May run in another thread: too low does no harm."""
+        watermarks = {key: found.high_watermark for key, found in list(self.held.items())}
         self.directory.write_watermarks(watermarks)
+
+    # Ending.
 
     def abandon(self) -> None:
         """This broker's session is gone: it leads nothing until it has registered again."""

@@ -237,6 +237,24 @@ SETTINGS: Final = _table(
             doc="How long records are kept; -1: no limit.",
         ),
         Setting(
+            name="log.flush.interval.messages",
+            default=LONG_MAX,
+            minimum=1,
+            scope=Scope.BOTH,
+            topic_name="flush.messages",
+            doc="Records that may wait for a flush to disk: the append that makes it this many is "
+            "acknowledged after the flush, and the broker does nothing else meanwhile.",
+        ),
+        Setting(
+            name="log.flush.interval.ms",
+            default=LONG_MAX,
+            minimum=1,
+            scope=Scope.BOTH,
+            topic_name="flush.ms",
+            doc="How long records may wait for a flush to disk, beside which nothing has to wait; "
+            "at most a minute, looked at every 5 s, or as often as the broker's own value says.",
+        ),
+        Setting(
             name="log.retention.check.interval.ms",
             default=300_000,
             minimum=1,

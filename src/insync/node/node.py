@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -33,8 +33,9 @@ from insync.rules.values import BrokerId, Incarnation
 from insync.storage.config import LogConfig
 from insync.storage.directory import LogDirectory
 from insync.storage.disk import Disk
+from insync.storage.errors import StorageRefusal
 
-CHECKPOINT_INTERVAL_S = 5.0
+CHECKPOINT_INTERVAL_MS = 5_000
 SECRET_BITS = 256
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,11 @@ class NodeNetwork(Protocol):
     ) -> Listener: ...
 
 
+async def at_once(work: Callable[[], None]) -> None:
+    """Blocking work where nothing ever blocks: in a simulation."""
+    work()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """Everything a broker does not decide itself."""
@@ -67,6 +73,7 @@ class World:
     store: MetadataStore
     reads: ReadPool
     random: Random
+    in_thread: Callable[[Callable[[], None]], Awaitable[None]] = at_once  # for what may block
 
 
 def listener_address(settings: Settings) -> tuple[str, int]:
@@ -148,7 +155,7 @@ class Node:
         )
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._checkpoint_now_and_then()),
+            loop.create_task(self._keep_up_checkpoints()),
             loop.create_task(self._register_again_when_lost()),
             loop.create_task(self._apply_retention_now_and_then()),
         ]
@@ -166,8 +173,11 @@ class Node:
         for connection in list(self._connections):
             connection.close()
         await self._listener.wait_closed()
-        self.replicas.checkpoint()
-        self.directory.close()
+        try:
+            self.replicas.checkpoint()
+            self.directory.close()
+        except StorageRefusal as refusal:
+            logger.warning("the next start will recover the logs: %s", refusal)
         self.world.reads.close()
         await self.world.store.close()
 
@@ -235,6 +245,8 @@ class Node:
             segment_ms=settings.integer("log.roll.ms"),
             retention_bytes=settings.integer("log.retention.bytes"),
             retention_ms=settings.integer("log.retention.ms"),
+            flush_messages=settings.integer("log.flush.interval.messages"),
+            flush_ms=settings.integer("log.flush.interval.ms"),
         )
 
     async def _apply_retention_now_and_then(self) -> None:
@@ -242,8 +254,26 @@ class Node:
         while True:
             await asyncio.sleep(interval_s)
             self.replicas.apply_retention()
+            await self._in_thread(self._remove_deleted)
 
-    async def _checkpoint_now_and_then(self) -> None:
+    def _remove_deleted(self) -> None:
+        self.directory.remove_deleted()
+
+    async def _keep_up_checkpoints(self) -> None:
+        """Note what is committed and what is flushed, so that the next start has little to do."""
+        flush_ms = self.settings.integer("log.flush.interval.ms")
+        interval_s = min(CHECKPOINT_INTERVAL_MS, flush_ms) / 1_000
         while True:
-            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
-            self.replicas.checkpoint()
+            await asyncio.sleep(interval_s)
+            await self._in_thread(self._write_checkpoints)
+
+    def _write_checkpoints(self) -> None:
+        self.replicas.checkpoint()
+        self.directory.flush_due(now_ms=self.world.clock_ms())
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        """A disk that refuses is tried again the next time; it does not end the task."""
+        try:
+            await self.world.in_thread(work)
+        except StorageRefusal as refusal:
+            logger.warning("%s", refusal)

@@ -69,6 +69,7 @@ def world(settings: Settings) -> World:
         ),
         reads=ReaderThreads(),
         random=SystemRandom(),
+        in_thread=asyncio.to_thread,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 UNLIMITED: Final = -1
+NEVER: Final = 2**63 - 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -19,3 +20,5 @@ class LogConfig:
     retention_ms: int = 7 * DAY_MS
     index_interval_bytes: int = 4096
     producer_id_expiration_ms: int = DAY_MS
+    flush_messages: int = NEVER  # an append that makes this many unflushed waits for the disk
+    flush_ms: int = NEVER  # how long appended records may stay unflushed

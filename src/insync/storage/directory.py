@@ -19,6 +19,7 @@ import binascii
 import logging
 import re
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Final
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from insync.storage.checkpoints import (
     read_offsets,
     write_offsets,
 )
-from insync.storage.config import LogConfig
+from insync.storage.config import NEVER, LogConfig
 from insync.storage.disk import Disk, DiskLock
 from insync.storage.errors import (
     BadLogName,
@@ -38,6 +39,7 @@ from insync.storage.errors import (
     DirectoryNotWritable,
     DiskError,
     LogFailed,
+    StorageRefusal,
     WrongDirectory,
 )
 from insync.storage.files import FILES_OPEN_MAX, FilePool
@@ -52,6 +54,9 @@ STRAY: Final = ".stray"
 
 NAME_KEPT_CHARACTERS: Final = 200
 """Of a log's name when it is moved aside: with number and suffix it stays a legal file name."""
+
+FLUSH_AFTER_MS: Final = 60_000
+"""Records older than this are read through when a killed broker starts again, younger ones too."""
 
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
 
@@ -88,6 +93,9 @@ class LogDirectory:
         self.logs: dict[Partition, Log] = {}
         self.topic_ids: dict[Partition, UUID] = {}
         self.strays: list[str] = []  # logs not opened, because nobody knows whose they are
+        self._upkeep = Lock()  # held while another thread flushes or writes checkpoints
+        self._is_closed = False
+        self._written: dict[str, Mapping[Partition, int]] = {}
 
     @classmethod
     def open(
@@ -127,6 +135,9 @@ class LogDirectory:
         path = f"{self.path}/{name}"
         self._disk.make_dirs(path)
         self._disk.write_atomic(f"{path}/{TOPIC_ID}", _write_topic_id(topic_id))
+        if self._config_of(topic).flush_messages != NEVER:
+            # A log that lost its topic's id is set aside, and with it what was acknowledged.
+            self._disk.open(f"{path}/{TOPIC_ID}").flush()
         log = self._open_log(topic, name, now_ms=now_ms, recovery_point=0)
         self.logs[key], self.topic_ids[key] = log, topic_id
         return log
@@ -140,7 +151,7 @@ class LogDirectory:
         self._disk.rename(log.path, self._aside(name, DELETED))
 
     def remove_deleted(self) -> int:
-        """Remove the deleted logs from the disk; return how many there were. May take long."""
+        """Remove the deleted logs from the disk; return how many there were. Blocks."""
         deleted = [name for name in self._disk.list(self.path) if name.endswith(DELETED)]
         for name in deleted:
             self._disk.remove_tree(f"{self.path}/{name}")
@@ -154,11 +165,40 @@ class LogDirectory:
         return self._read_offsets(WATERMARKS)
 
     def write_watermarks(self, watermarks: Mapping[Partition, int]) -> None:
-        self._disk.write_atomic(f"{self.path}/{WATERMARKS}", write_offsets(watermarks))
+        """Write them if they changed. May run in another thread."""
+        with self._upkeep:
+            self._write_offsets(WATERMARKS, watermarks)
 
-    def write_recovery_points(self) -> None:
-        points = {key: log.recovery_point for key, log in self.logs.items()}
-        self._disk.write_atomic(f"{self.path}/{RECOVERY_POINTS}", write_offsets(points))
+    def flush_due(self, *, now_ms: int) -> None:
+        """Flush what waited long enough, and note how far logs need not be checked. Blocks.
+
+        Runs in another thread. A log is due when a segment of it is complete, or some time after
+        it was last flushed; a log that fails stays as it is and is heard of when it is used.
+        """
+        with self._upkeep:
+            if self._is_closed:
+                return
+            for log in list(self.logs.values()):
+                if log.recovery_point == log.end or log.has_failed:
+                    log.flushed_at_ms = now_ms  # from here on something may wait
+                    continue
+                patience_ms = min(FLUSH_AFTER_MS, log.config.flush_ms)
+                if log.has_rolled or now_ms - log.flushed_at_ms >= patience_ms:
+                    log.flushed_at_ms = now_ms
+                    try:
+                        log.flush()
+                    except StorageRefusal as refusal:
+                        logger.warning("not flushed: %s", refusal)
+            self._write_recovery_points()
+
+    def _write_recovery_points(self) -> None:
+        points = {key: log.recovery_point for key, log in list(self.logs.items())}
+        self._write_offsets(RECOVERY_POINTS, points)
+
+    def _write_offsets(self, name: str, offsets: Mapping[Partition, int]) -> None:
+        if self._written.get(name) != offsets:
+            self._disk.write_atomic(f"{self.path}/{name}", write_offsets(offsets))
+            self._written[name] = offsets
 
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.path)
@@ -172,21 +212,23 @@ class LogDirectory:
 
         If a log cannot be closed the others still are, and the next start recovers all of them.
         """
-        failures = []
-        for log in self.logs.values():
+        with self._upkeep:
+            self._is_closed = True
+            failures = []
+            for log in self.logs.values():
+                try:
+                    log.close()
+                except (DiskError, LogFailed) as error:
+                    failures.append(str(error))
             try:
-                log.close()
-            except (DiskError, LogFailed) as error:
-                failures.append(str(error))
-        try:
-            if failures:
-                logger.warning("the next start will recover the logs: %s", failures[0])
-            else:
-                self.write_recovery_points()
-                self._disk.write_atomic(f"{self.path}/{CLEAN}", b"")
-        finally:
-            if self._lock is not None:
-                self._lock.release()
+                if failures:
+                    logger.warning("the next start will recover the logs: %s", failures[0])
+                else:
+                    self._write_recovery_points()
+                    self._disk.write_atomic(f"{self.path}/{CLEAN}", b"")
+            finally:
+                if self._lock is not None:
+                    self._lock.release()
 
     def _open_logs(self, now_ms: int) -> None:
         names = self._disk.list(self.path)
@@ -269,6 +311,7 @@ def _check_owner(disk: Disk, path: str, *, cluster_id: str, broker_id: int) -> N
         if META not in disk.list(path):
             lines = (f"{name}={value}\n" for name, value in expected.items())
             disk.write_atomic(f"{path}/{META}", "".join(lines).encode())
+            disk.open(f"{path}/{META}").flush()  # without it nobody could use the directory
             return
         text = disk.read_all(f"{path}/{META}").decode(errors="replace")
     except DiskError as error:

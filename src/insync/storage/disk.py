@@ -45,7 +45,7 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def flush(self) -> None:
-        """Return once all bytes would survive a loss of power."""
+        """Return once all bytes, and the file's name, would survive a loss of power."""
 
     def close(self) -> None: ...
 
@@ -163,6 +163,7 @@ class RealFile:
             os.fdatasync(self._fd)
         except OSError as error:
             raise disk_error(error, self._path) from error
+        self._disk.flush_names(self._path)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -193,11 +194,13 @@ class RealDisk:
 
     def __init__(self) -> None:
         self.has_nowait = hasattr(os, "RWF_NOWAIT")
+        self._renamed_in: set[Path] = set()  # folders with names that a loss of power may take
 
     def open(self, path: str) -> RealFile:
         return self._open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def create(self, path: str) -> RealFile:
+        self._renamed_in.add(Path(path).parent)
         return self._open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
 
     def _open(self, path: str, flags: int) -> RealFile:
@@ -235,6 +238,7 @@ class RealDisk:
             try:
                 temporary.write_bytes(data)
                 temporary.replace(path)
+                self._renamed_in.add(temporary.parent)
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
@@ -263,9 +267,28 @@ class RealDisk:
 
     def make_dirs(self, path: str) -> None:
         try:
-            Path(path).mkdir(parents=True, exist_ok=True)
+            if not Path(path).is_dir():
+                Path(path).mkdir(parents=True, exist_ok=True)
+                self._renamed_in.add(Path(path).parent)
         except OSError as error:
             raise disk_error(error, path) from error
+
+    def flush_names(self, path: str) -> None:
+        """Make the names of a file and of its folder survive, if they are new."""
+        folder = Path(path).parent
+        for each in (folder, folder.parent):
+            if each not in self._renamed_in:
+                continue
+            self._renamed_in.discard(each)  # first: a name that comes meanwhile is the next one's
+            try:
+                fd = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                self._renamed_in.add(each)
+                raise disk_error(error, str(each)) from error
 
     def rename(self, path: str, to: str) -> None:
         try:

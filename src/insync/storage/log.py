@@ -82,6 +82,7 @@ class Log:
         "_stored_epochs",
         "config",
         "epochs",
+        "flushed_at_ms",
         "path",
         "producers",
         "recovery_point",
@@ -103,6 +104,7 @@ class Log:
         self.epochs = opened.epochs
         self.producers = opened.producers
         self.recovery_point = min(recovery_point, self.end)
+        self.flushed_at_ms = 0  # by the clock of whoever calls `LogDirectory.flush_due`
 
     @classmethod
     def open(
@@ -229,6 +231,8 @@ class Log:
                 producers.note(header, base_offset=offset, now_ms=now_ms)
             offset += header.last_offset_delta + 1
         segment.end = end
+        if end - self.recovery_point >= self.config.flush_messages:
+            self.flush()
         return len(data)
 
     def _segment_for(self, size: int, end: int, now_ms: int) -> Segment:
@@ -473,14 +477,31 @@ class Log:
 
     # Ending
 
+    @property
+    def has_rolled(self) -> bool:
+        """Whether a segment that is complete has yet to be flushed."""
+        return self.recovery_point < self._segments[-1].base
+
     def flush(self) -> None:
-        """Return once everything appended so far would survive a loss of power. Blocks."""
-        cuts, segments, end = self._cuts, self._segments, self.end
-        for segment in segments:
-            if segment.end > self.recovery_point:
-                segment.file.flush()
-        if cuts == self._cuts and cuts % 2 == 0:
-            self.recovery_point = end
+        """Return once everything appended so far would survive a loss of power. Blocks.
+
+        If the log is cut meanwhile the recovery point stays, and the next flush sees to the rest.
+        """
+        cuts, segments = self._cuts, self._segments
+        end = segments[-1].end
+        try:
+            for segment in segments:
+                if segment.end > self.recovery_point:
+                    segment.file.flush()
+        except DiskError as error:
+            if self._was_cut_since(cuts):
+                return  # the file was just removed
+            # What a failed flush left on disk nobody knows, and the next one would not tell.
+            self._failure = str(error)
+            raise
+        with self._files.cutting:
+            if cuts == self._cuts:
+                self.recovery_point = end
 
     def close(self) -> None:
         """Write what the next opening needs to believe a clean stop; flushes what is not yet."""

@@ -46,7 +46,7 @@ def largest(segments: Sequence[Segment], *, start: int) -> tuple[int, int] | Non
 def _first_in(segment: Segment, timestamp_ms: int, start: int) -> tuple[int, int] | None:
     before = segment.base + segment.index.before_time(timestamp_ms)
     position, _ = segment.locate_now(max(before, start))
-    for found in walk(segment.file, position, segment.size, whole=False):
+    for found in walk(segment.file, position, segment.size):
         if found.header.max_timestamp_ms >= timestamp_ms:
             batch = segment.file.read(found.position, found.header.size)
             record = first_record_from(batch, found.header, timestamp_ms, start=start)
@@ -57,5 +57,5 @@ def _first_in(segment: Segment, timestamp_ms: int, start: int) -> tuple[int, int
 
 def _largest_after(segment: Segment, start: int) -> int:
     position, _ = segment.locate_now(start)
-    batches = walk(segment.file, position, segment.size, whole=False)
+    batches = walk(segment.file, position, segment.size)
     return max(found.header.max_timestamp_ms for found in batches)

@@ -25,9 +25,12 @@ class Found(NamedTuple):
     buffer: Buffer
 
 
-def walk(file: DiskFile, start: int, end: int, *, whole: bool) -> Iterator[Found]:
-    """Every batch that lies wholly between two positions; stops where none can be."""
-    window = WHOLE_WINDOW_BYTES if whole else HEADERS_WINDOW_BYTES
+def walk(file: DiskFile, start: int, end: int, *, whole_from: int | None = None) -> Iterator[Found]:
+    """Every batch that lies wholly between two positions; stops where none can be.
+
+    From the offset `whole_from` on the buffer holds the whole batch, below it only the header.
+    """
+    window = HEADERS_WINDOW_BYTES
     position = buffer_at = start
     buffer: Buffer = b""
     while position + HEADER_BYTES <= end:
@@ -39,7 +42,9 @@ def walk(file: DiskFile, start: int, end: int, *, whole: bool) -> Iterator[Found
                 return  # the file is shorter than it was
         if header.length < LENGTH_MIN or position + header.size > end:
             return
-        if whole and header.end_position > len(buffer):
+        is_whole = whole_from is not None and header.base_offset >= whole_from
+        if is_whole and header.end_position > len(buffer):
+            window = WHOLE_WINDOW_BYTES
             wanted = min(max(window, header.size), end - position)
             buffer, buffer_at = file.read(position, wanted), position
             header = read_header(buffer)

@@ -176,7 +176,7 @@ class Segment:
         index.cut(end - self.base)
         largest_ms, largest_offset = index.last_time
         self.max_timestamp_ms, self.max_timestamp_offset = largest_ms, self.base + largest_offset
-        for found in walk(self.file, index.last_position, position, whole=False):
+        for found in walk(self.file, index.last_position, position):
             if found.header.max_timestamp_ms > self.max_timestamp_ms:
                 self.max_timestamp_ms = found.header.max_timestamp_ms
                 self.max_timestamp_offset = found.header.base_offset
@@ -274,7 +274,7 @@ class Segment:
     def sound_batches(self, *, check_from: int | None = None) -> Iterator[Found]:
         """The batches up to the first that cannot be right; CRCs only from an offset on."""
         expected = self.base
-        for found in walk(self.file, 0, self.size, whole=check_from is not None):
+        for found in walk(self.file, 0, self.size, whole_from=check_from):
             header = found.header
             # Neither offset nor epoch is under the CRC. Until logs are compacted, offsets leave
             # no gaps, so one that does is damage as surely as one that goes back.
