@@ -2,97 +2,57 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from cluster_helpers import eventually
+from crc32c import crc32c
 from kio.schema.errors import ErrorCode
+from raw_client import LATEST, Talk, plain, sequenced
 
 from insync.testing.cluster import HOST, Cluster
 from insync.wire import batches, messages
 from insync.wire.apis import Api
-from insync.wire.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    read_fetch_response,
-    write_fetch_request,
-)
-from insync.wire.headers import response_body_at, write_request_header
-from insync.wire.produce import (
-    ProducePartition,
-    ProduceRequest,
-    read_produce_response,
-    write_produce_request,
-)
+from insync.wire.headers import write_request_header
 
 pytestmark = pytest.mark.process
+
+GROWTH_KIB_MAX = 100 * 1024
+MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1) as started:
+    settings = {"connections.max.idle.ms": "5000", "max.connections": "3000"}
+    with Cluster(brokers=1, settings=settings) as started:
         yield started
-
-
-class Talk:
-    """A client that sends whatever it is told to."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.socket = socket.create_connection((HOST, cluster.brokers[1].port), timeout=10)
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def ask(self, api: int, version: int, body: bytes) -> tuple[bytes, int]:
-        head = write_request_header(
-            api_key=api, api_version=version, correlation_id=7, client_id="stranger"
-        )
-        self.send(struct.pack(">i", len(head) + len(body)) + head + body)
-        frame = self.receive()
-        return frame, response_body_at(api, version, frame)
-
-    def receive(self) -> bytes:
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size)
-
-    def is_closed(self) -> bool:
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionError:
-            return True
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self.socket.recv(size - len(data))
-            assert more, "closed in the middle of an answer"
-            data += more
-        return data
-
-    def close(self) -> None:
-        self.socket.close()
 
 
 @pytest.fixture
 def talk(cluster: Cluster) -> Iterator[Talk]:
-    talking = Talk(cluster)
-    yield talking
-    talking.close()
+    with Talk(cluster.brokers[1].port) as talking:
+        yield talking
     check_it_serves(cluster)
 
 
 def check_it_serves(cluster: Cluster) -> None:
-    well_behaved = Talk(cluster)
-    frame, body_at = well_behaved.ask(
-        Api.API_VERSIONS, 0, messages.write_request(ApiVersionsRequest())
-    )
-    answer = messages.read_response(Api.API_VERSIONS, 0, frame, body_at)
-    assert answer.error_code is ErrorCode.none
-    well_behaved.close()
+    with Talk(cluster.brokers[1].port) as well_behaved:
+        assert well_behaved.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none
+
+
+def resident_kib(cluster: Cluster) -> int:
+    status = Path(f"/proc/{cluster.brokers[1].pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1])
+
+
+# Frames.
 
 
 @pytest.mark.parametrize(
@@ -101,15 +61,26 @@ def check_it_serves(cluster: Cluster) -> None:
         struct.pack(">i", 0),
         struct.pack(">i", -1),
         struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 100 * MIB + 1),
         b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
         struct.pack(">ihhih", 10, 3, 12, 1, 30_000),
         struct.pack(">ihhih", 10, 9_999, 0, 1, -1),
         struct.pack(">ihhih", 10, 3, 99, 1, -1),
+        struct.pack(">ihhih", 10, -1, -1, 1, -1),
+        # A frame too short for any header.
+        struct.pack(">ih", 2, 3),
         # An array that claims to have two thousand million topics, in a frame of 14 bytes.
         struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
+        # A string that claims more than the frame has: Metadata of one topic.
+        struct.pack(">ihhihih", 16, 3, 1, 1, -1, 1, 32_767),
+        # Produce: records that claim more than the frame has (acks, timeout, one topic "a", ...).
+        struct.pack(">ihhihhhiih1siii", 37, 0, 3, 1, -1, -1, 1, 1_000, 1, 1, b"a", 1, 0, 2**31 - 1),
     ],
-    ids=["empty", "negative", "huge", "http", "tls", "client-id", "api", "version", "array"],
+    ids=[
+        *("empty", "negative", "huge", "just over", "http", "tls", "client id", "api", "version"),
+        *("negative api", "no header", "array", "string", "records"),
+    ],
 )
 def test_what_is_no_request_ends_its_connection(talk: Talk, data: bytes) -> None:
     talk.send(data)
@@ -127,20 +98,17 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(talk: Talk)
     assert any(each.api_key == Api.FETCH for each in answer.api_keys)
 
 
-def produce(talk: Talk, topic: str, records: bytes) -> ErrorCode:
-    request = ProduceRequest(None, 1, 5_000, [ProducePartition(topic, 0, records)])
-    frame, body_at = talk.ask(Api.PRODUCE, 9, write_produce_request(9, request))
-    return ErrorCode(read_produce_response(9, frame, body_at).results[0].error)
-
+# Batches.
 
 GOOD = batches.build([(None, b"value")])
 
 
-def broken(**fields: tuple[int, int]) -> bytes:
-    """A good batch with bytes overwritten: position and value."""
+def broken(*, at: int, value: int, is_resealed: bool = False) -> bytes:
+    """A good batch with one byte overwritten, and its CRC made right again if asked."""
     batch = bytearray(GOOD)
-    for position, value in fields.values():
-        batch[position] = value
+    batch[at] = value
+    if is_resealed:
+        batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return bytes(batch)
 
 
@@ -150,49 +118,96 @@ def broken(**fields: tuple[int, int]) -> bytes:
         (GOOD[:-1], ErrorCode.corrupt_message),
         (GOOD + b"tail", ErrorCode.corrupt_message),
         (b"", ErrorCode.corrupt_message),
-        (broken(crc=(17, 1)), ErrorCode.corrupt_message),
-        (broken(magic=(16, 1)), ErrorCode.corrupt_message),
-        (broken(count=(60, 9)), ErrorCode.corrupt_message),
-        (broken(length=(8, 0x7F)), ErrorCode.corrupt_message),
-        (batches.build([(None, bytes(2 << 20))]), ErrorCode.message_too_large),
+        (broken(at=17, value=1), ErrorCode.corrupt_message),
+        (broken(at=16, value=1), ErrorCode.corrupt_message),
+        (broken(at=60, value=9), ErrorCode.corrupt_message),
+        (broken(at=60, value=9, is_resealed=True), ErrorCode.corrupt_message),
+        (broken(at=57, value=0x80, is_resealed=True), ErrorCode.corrupt_message),
+        (broken(at=26, value=9, is_resealed=True), ErrorCode.corrupt_message),
+        (broken(at=23, value=0x80, is_resealed=True), ErrorCode.corrupt_message),
+        (broken(at=22, value=7, is_resealed=True), ErrorCode.corrupt_message),
+        (broken(at=8, value=0x7F), ErrorCode.corrupt_message),
+        (broken(at=8, value=0xFF), ErrorCode.corrupt_message),
+        (batches.build([(None, bytes(2 * MIB))]), ErrorCode.message_too_large),
+        # An idempotent producer whose first sequence is not 0 is nobody we know: taken, as by
+        # Apache Kafka. One without a sequence at all is not.
+        (sequenced(b"x", sequence=-1), ErrorCode.invalid_record),
+        (sequenced(b"x", sequence=0, epoch=-1), ErrorCode.invalid_record),
     ],
-    ids=["cut", "tail", "none", "crc", "magic", "count", "length", "large"],
+    ids=[
+        *("cut", "tail", "none", "crc", "magic", "count", "count with crc", "negative count"),
+        *("last offset", "negative last offset", "codec", "long", "negative length", "large"),
+        *("no sequence", "no epoch"),
+    ],
 )
 def test_a_bad_batch_is_refused_and_nothing_is_appended(
     talk: Talk, records: bytes, expected: ErrorCode
 ) -> None:
-    ask_for_topic(talk, "hostile")
-    assert produce(talk, "hostile", records) is expected
-    assert produce(talk, "hostile", GOOD) is ErrorCode.none
+    talk.metadata("hostile")
+    _, end = talk.produce("hostile", GOOD)
+    assert talk.produce("hostile", records) == (expected, -1)
+    assert talk.produce("hostile", GOOD) == (ErrorCode.none, end + 1)
 
 
-def ask_for_topic(talk: Talk, name: str) -> ErrorCode:
-    request_type = messages.request_type(Api.METADATA, 4)
-    topic_type = __import__(request_type.__module__, fromlist=["x"]).MetadataRequestTopic
-    request = request_type(topics=(topic_type(name=name),), allow_auto_topic_creation=True)
-    frame, body_at = talk.ask(Api.METADATA, 4, messages.write_request(request))
-    answer = messages.read_response(Api.METADATA, 4, frame, body_at)
-    code: ErrorCode = answer.topics[0].error_code
-    return code
+def test_offset_and_epoch_of_a_producers_batch_mean_nothing(talk: Talk) -> None:
+    talk.metadata("hostile")
+    _, end = talk.produce("hostile", GOOD)
+    forged = bytearray(GOOD)
+    struct.pack_into(">q", forged, 0, 2**62)
+    struct.pack_into(">i", forged, 12, 2**30)
+    assert talk.produce("hostile", bytes(forged)) == (ErrorCode.none, end + 1)
+    assert talk.offset("hostile", LATEST) == (ErrorCode.none, end + 2)
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a/b", "a\0b", "x" * 250, "", "ü"])
-def test_a_bad_topic_name_is_refused(talk: Talk, name: str) -> None:
-    assert ask_for_topic(talk, name) is ErrorCode.invalid_topic_exception
+@pytest.mark.parametrize("acks", [2, -2, 32_767])
+def test_acks_that_mean_nothing_are_refused(talk: Talk, acks: int) -> None:
+    talk.metadata("hostile")
+    assert talk.produce("hostile", GOOD, acks=acks)[0] is ErrorCode.invalid_required_acks
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"), [("unheard-of", 0), ("hostile", 99), ("hostile", -1), ("..", 0)]
+)
+def test_a_partition_that_is_not_there(talk: Talk, topic: str, partition: int) -> None:
+    talk.metadata("hostile")
+    expected = ErrorCode.unknown_topic_or_partition
+    assert talk.produce(topic, GOOD, partition=partition)[0] is expected
+    assert talk.fetch(topic, 0, partition=partition)[0] is expected
+    assert talk.offset(topic, LATEST, partition=partition)[0] is expected
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
+def test_an_offset_that_is_not_there(talk: Talk, offset: int) -> None:
+    talk.metadata("hostile")
+    assert talk.fetch("hostile", offset)[0] is ErrorCode.offset_out_of_range
+
+
+# Names.
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "a\0b", "x" * 250, "", "ü", "a b", "../../x"])
+def test_a_bad_topic_name_is_refused(talk: Talk, cluster: Cluster, name: str) -> None:
+    before = sorted(cluster.brokers[1].log_dir.rglob("*"))
+    answer = talk.metadata(name)
+    assert answer.topics[0].error_code is ErrorCode.invalid_topic_exception
+    assert sorted(cluster.brokers[1].log_dir.rglob("*")) == before
 
 
 def test_a_forged_replica_id_is_not_believed(talk: Talk) -> None:
     """CVE-2018-1288."""
-    ask_for_topic(talk, "hostile")
-    asked = FetchPartition(0, -1, 0, -1, 0, 1_000)
-    request = FetchRequest(replica_id=1, topics=[FetchTopic("hostile", [asked])])
-    frame, body_at = talk.ask(Api.FETCH, 12, write_fetch_request(12, request))
-    answer = read_fetch_response(12, frame, body_at)
-    assert ErrorCode(answer.error) is ErrorCode.cluster_authorization_failed
+    talk.metadata("hostile")
+    for replica in (1, 2, 2**31 - 1):
+        assert talk.fetch("hostile", 0, replica=replica)[0] is (
+            ErrorCode.cluster_authorization_failed
+        )
+
+
+# Bounded memory.
 
 
 def test_a_client_that_asks_and_never_reads_is_pushed_back(talk: Talk, cluster: Cluster) -> None:
     """Its requests pile up in its own socket, not in the broker's memory."""
+    before = resident_kib(cluster)
     head = write_request_header(
         api_key=Api.API_VERSIONS, api_version=0, correlation_id=1, client_id=None
     )
@@ -200,6 +215,111 @@ def test_a_client_that_asks_and_never_reads_is_pushed_back(talk: Talk, cluster: 
     talk.socket.settimeout(1)
     with pytest.raises(TimeoutError):
         talk.send(request * 200)
-    status = Path(f"/proc/{cluster.brokers[1].pid}/status").read_text()
-    (resident,) = [line for line in status.splitlines() if line.startswith("VmRSS")]
-    assert int(resident.split()[1]) < 200 * 1024, "kibibytes"
+    assert resident_kib(cluster) - before < GROWTH_KIB_MAX
+
+
+def test_clients_that_fetch_much_and_never_read_are_pushed_back(cluster: Cluster) -> None:
+    """Each asks a thousand times for megabytes, which would be gigabytes."""
+    with ExitStack() as opened:
+        port = cluster.brokers[1].port
+        talk = opened.enter_context(Talk(port))
+        talk.metadata("large")
+        for _ in range(8):
+            assert talk.produce("large", plain(bytes(MIB - 100)))[0] is ErrorCode.none
+        before = resident_kib(cluster)
+        for _ in range(5):
+            greedy = opened.enter_context(Talk(port, patience_s=1))
+            with suppress(TimeoutError):
+                for _ in range(1_000):
+                    greedy.post_fetch("large", 0, max_bytes=8 * MIB)
+        assert resident_kib(cluster) - before < 2 * GROWTH_KIB_MAX
+    check_it_serves(cluster)
+
+
+def test_large_frames_that_never_end_cost_what_was_sent(cluster: Cluster) -> None:
+    """A length is only a claim: a hundred connections claim 10 GB and send a byte each."""
+    before = resident_kib(cluster)
+    with ExitStack() as opened:
+        for _ in range(100):
+            talk = opened.enter_context(Talk(cluster.brokers[1].port))
+            talk.send(struct.pack(">i", 100 * MIB) + b"x")
+        check_it_serves(cluster)
+        assert resident_kib(cluster) - before < GROWTH_KIB_MAX
+
+
+def test_thousands_of_silent_connections_cost_little_and_go(cluster: Cluster) -> None:
+    """They are closed when idle; until then others are served."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 10_000), hard))
+    before = resident_kib(cluster)
+    try:
+        with ExitStack() as opened:
+            address = (HOST, cluster.brokers[1].port)
+            silent = [
+                opened.enter_context(socket.create_connection(address, timeout=10))
+                for _ in range(2_000)
+            ]
+            for each in silent[::2]:
+                each.sendall(b"\0\0")  # half a length, and no more
+            check_it_serves(cluster)
+            assert resident_kib(cluster) - before < GROWTH_KIB_MAX
+            for each in silent:
+                each.settimeout(30)
+                assert each.recv(1) == b"", "an idle connection is closed"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    check_it_serves(cluster)
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_closed_too(cluster: Cluster) -> None:
+    """Slow loris: only a whole request shows that somebody is there."""
+    with Talk(cluster.brokers[1].port) as talk:
+        talk.send(struct.pack(">i", 1_000))
+        talk.socket.settimeout(0.25)  # the pace of the attack
+
+        def is_closed() -> bool:
+            try:
+                talk.send(b"x")
+                return talk.is_closed()
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        eventually(is_closed, within_s=15, what="the slow one is closed")
+    check_it_serves(cluster)
+
+
+def test_a_client_that_waits_for_an_answer_is_not_idle(cluster: Cluster) -> None:
+    with Talk(cluster.brokers[1].port, patience_s=20) as talk:
+        talk.metadata("quiet")
+        talk.post_fetch("quiet", 0, max_wait_ms=8_000)
+        began_s = time.monotonic()
+        talk.receive()
+        assert time.monotonic() - began_s > 6
+
+
+def test_beyond_the_most_connections_new_ones_are_closed() -> None:
+    with Cluster(brokers=1, settings={"max.connections": "20"}) as cluster, ExitStack() as opened:
+        port = cluster.brokers[1].port
+        first = [opened.enter_context(Talk(port)) for _ in range(20)]
+        for talk in first:
+            assert talk.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none
+        assert opened.enter_context(Talk(port)).is_closed()
+        assert first[0].request(Api.API_VERSIONS, 0).error_code is ErrorCode.none
+        first[1].close()
+
+        def is_served() -> bool:
+            with Talk(port) as talk, suppress(ConnectionError):
+                return bool(talk.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none)
+            return False
+
+        eventually(is_served, within_s=10, what="there is room again")
+
+
+def test_whoever_asks_nothing_makes_room() -> None:
+    with Cluster(brokers=1, settings={"max.connections": "20"}) as cluster, ExitStack() as opened:
+        port = cluster.brokers[1].port
+        mute = [opened.enter_context(Talk(port)) for _ in range(20)]
+        check_it_serves(cluster)
+        assert mute[0].is_closed()

@@ -164,6 +164,11 @@ def _checked(data: memoryview, bytes_max: int) -> list[BatchHeader]:
         raise Refused(ErrorCode.corrupt_message, str(refusal)) from None
     if len(headers) > 1 and any(header.producer_id != NO_PRODUCER for header in headers):
         raise Refused(ErrorCode.invalid_record, "an idempotent request has one batch per partition")
+    if any(
+        header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0)
+        for header in headers
+    ):
+        raise Refused(ErrorCode.invalid_record, "an idempotent batch has a sequence and an epoch")
     if any(header.is_transactional or header.is_control for header in headers):
         raise Refused(ErrorCode.unsupported_for_message_format, "transactions are not offered")
     return headers

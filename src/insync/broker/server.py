@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Final, cast
 
@@ -23,6 +23,8 @@ _SIZE: Final = Struct(">i")
 
 ANSWERS_WAITING_MAX: Final = 512
 """Requests of one connection that may wait for an answer: librdkafka has dozens in flight."""
+
+SWEEPS_UNTIL_IDLE: Final = 4
 
 logger = logging.getLogger(__name__)
 
@@ -57,28 +59,76 @@ class Reply:
 Handler = Callable[[Reply, memoryview | bytes], None]
 
 
+class Connections:
+    """Who is connected: no more than may be, and nobody who has been silent for too long.
+
+    When all places are taken, whoever has held one longest without a single request makes room;
+    if there is no such one the newcomer is closed. Silence is counted in sweeps, so that a request
+    costs no look at a clock: `sweep` is called `SWEEPS_UNTIL_IDLE` times in the time allowed.
+    """
+
+    def __init__(self, *, most: int) -> None:
+        self._most = most
+        self._open: set[Connection] = set()
+        self._mute: dict[Connection, None] = {}  # have asked nothing yet, the longest here first
+        self.sweeps = 0
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._open))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, connection: Connection) -> None:
+        if len(self._open) >= self._most:
+            leaving = next(iter(self._mute), connection)
+            logger.info("closing a connection: all %d places are taken", self._most)
+            self.forget(leaving)
+            leaving.abort()
+            if leaving is connection:
+                return
+        self._open.add(connection)
+        self._mute[connection] = None
+
+    def heard(self, connection: Connection) -> None:
+        self._mute.pop(connection, None)
+
+    def forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._mute.pop(connection, None)
+
+    def sweep(self) -> None:
+        """Close whoever neither asked nor was answered for as long as is allowed."""
+        self.sweeps += 1
+        for connection in self:
+            if self.sweeps - connection.active_at > SWEEPS_UNTIL_IDLE and not connection.is_waiting:
+                self.forget(connection)
+                connection.abort()
+
+
 class Connection(asyncio.Protocol):
     """One client or broker; `broker` says who it proved to be."""
 
-    def __init__(self, handle: Handler, *, frame_bytes_max: int, open_now: set[Connection]) -> None:
+    def __init__(self, handle: Handler, *, frame_bytes_max: int, everybody: Connections) -> None:
         self._handle = handle
         self._frames = FrameBuffer(frame_bytes_max)
         self._replies: deque[Reply] = deque()
         self._transport: asyncio.Transport | None = None
-        self._open_now = open_now
+        self._everybody = everybody
         self._is_write_paused = False
         self._is_read_paused = False
         self._is_handling = False
+        self.active_at = everybody.sweeps
         self.on_close: list[Callable[[], None]] = []
         self.broker: tuple[int, int] | None = None  # id and incarnation, proven
         self.nonce = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not its subclass
-        self._open_now.add(self)
+        self._everybody.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._open_now.discard(self)
+        self._everybody.forget(self)
         self._transport = None
         self._replies.clear()
         for callback in self.on_close:
@@ -87,6 +137,11 @@ class Connection(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has asked something that was not answered yet."""
+        return bool(self._replies)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -108,6 +163,8 @@ class Connection(asyncio.Protocol):
                     break
                 reply = Reply(self, read_request_header(frame))
                 self._replies.append(reply)
+                self.active_at = self._everybody.sweeps
+                self._everybody.heard(self)
                 self._handle(reply, frame)
         except Refusal as refusal:
             self._refuse(refusal)
@@ -126,6 +183,7 @@ class Connection(asyncio.Protocol):
             out.extend(buffers)
             self._replies.popleft()
         if out and self._transport is not None:
+            self.active_at = self._everybody.sweeps
             self._transport.writelines(out)
         if self._is_read_paused and not self._must_wait():
             self._work()
@@ -157,5 +215,11 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
+        """Once what was answered has been sent."""
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """At once: a peer that does not read would keep the rest in our memory."""
+        if self._transport is not None:
+            self._transport.abort()

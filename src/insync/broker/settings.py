@@ -204,6 +204,20 @@ SETTINGS: Final = _table(
             doc="The largest request that is read.",
         ),
         Setting(
+            name="max.connections",
+            default=INT_MAX,
+            minimum=1,
+            maximum=INT_MAX,
+            doc="Connections at a time; never more than the system's open files leave room for.",
+        ),
+        Setting(
+            name="connections.max.idle.ms",
+            default=600_000,
+            minimum=100,
+            maximum=INT_MAX,
+            doc="A connection without a whole request or an answer for as long is closed.",
+        ),
+        Setting(
             name="log.segment.bytes",
             default=1024 * MIB,
             minimum=1_024,

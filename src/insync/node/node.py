@@ -19,7 +19,7 @@ from insync.broker.producer_ids import ProducerIds
 from insync.broker.reads import ReadPool
 from insync.broker.replicas import Replicas
 from insync.broker.requests import Requests
-from insync.broker.server import Connection
+from insync.broker.server import SWEEPS_UNTIL_IDLE, Connection, Connections
 from insync.broker.settings import Settings
 from insync.broker.topics import Topics
 from insync.client.connection import ClientConnection
@@ -73,6 +73,7 @@ class World:
     store: MetadataStore
     reads: ReadPool
     random: Random
+    connections_max: int = 1 << 31  # that the operating system bears
     in_thread: Callable[[Callable[[], None]], Awaitable[None]] = at_once  # for what may block
 
 
@@ -91,7 +92,9 @@ class Node:
         self.world = world
         self.broker = BrokerId(settings.integer("node.id"))
         self.host, self.port = listener_address(settings)
-        self._connections: set[Connection] = set()
+        self._connections = Connections(
+            most=min(settings.integer("max.connections"), world.connections_max)
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -143,7 +146,7 @@ class Node:
             self.host,
             self.port,
             lambda: Connection(
-                requests.handle, frame_bytes_max=frame_bytes_max, open_now=self._connections
+                requests.handle, frame_bytes_max=frame_bytes_max, everybody=self._connections
             ),
         )
         self.awake.start()
@@ -158,6 +161,7 @@ class Node:
             loop.create_task(self._keep_up_checkpoints()),
             loop.create_task(self._register_again_when_lost()),
             loop.create_task(self._apply_retention_now_and_then()),
+            loop.create_task(self._close_idle_connections()),
         ]
 
     async def stop(self) -> None:
@@ -170,7 +174,7 @@ class Node:
         self._listener.close()
         await self.fetchers.stop()
         await self.replicas.stop()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.close()
         await self._listener.wait_closed()
         try:
@@ -258,6 +262,12 @@ class Node:
 
     def _remove_deleted(self) -> None:
         self.directory.remove_deleted()
+
+    async def _close_idle_connections(self) -> None:
+        interval_ms = self.settings.integer("connections.max.idle.ms") / SWEEPS_UNTIL_IDLE
+        while True:
+            await asyncio.sleep(interval_ms / 1_000)
+            self._connections.sweep()
 
     async def _keep_up_checkpoints(self) -> None:
         """Note what is committed and what is flushed, so that the next start has little to do."""

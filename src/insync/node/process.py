@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
+from typing import Final
 
 import uvloop
 
@@ -22,6 +24,11 @@ from insync.metadata.sqlite import SqliteStore
 from insync.node.node import Node, World
 from insync.rules.refusals import BadSetting, Refusal
 from insync.storage.disk import RealDisk
+from insync.storage.files import FILES_OPEN_MAX
+
+DESCRIPTORS_MAX: Final = 65_536
+DESCRIPTORS_KEPT: Final = 64
+"""For the metadata store, sessions, checkpoints and connections to other brokers."""
 
 
 class PortInUse(Refusal):
@@ -43,6 +50,16 @@ class SocketNetwork:
                 f"cannot serve at {host}:{port}: {error.strerror or error}; "
                 "choose another address in listeners"
             ) from None
+
+
+def raised_descriptor_limit() -> int:
+    """As many files and sockets as this process may open; the usual 1024 are soon used up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(hard, DESCRIPTORS_MAX) if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def monotonic_ms() -> int:
@@ -69,6 +86,7 @@ def world(settings: Settings) -> World:
         ),
         reads=ReaderThreads(),
         random=SystemRandom(),
+        connections_max=raised_descriptor_limit() - FILES_OPEN_MAX - DESCRIPTORS_KEPT,
         in_thread=asyncio.to_thread,
     )
 
