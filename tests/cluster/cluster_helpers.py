@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kio.schema.errors import ErrorCode
+from raw_client import Talk
+from segment_files import check_identical, watermarks
 
 from insync.testing.cluster import Cluster
 
@@ -33,12 +37,47 @@ def create_topic(
     topic = NewTopic(name, partitions, 3, config=config or {})
     client = admin(cluster)  # must outlive what it was asked
     client.create_topics([topic])[name].result(10)
+    for each in cluster.brokers.values():
+        with Talk(each.port) as talk:
+
+            def is_known(talk: Talk = talk) -> bool:
+                answer = talk.metadata(name, may_create=False)
+                return bool(answer.topics[0].error_code is ErrorCode.none)
+
+            eventually(is_known, within_s=10, what=f"broker {each.broker} knows the topic")
 
 
 def partitions_of(cluster: Cluster, name: str) -> dict[int, Any]:
     client = admin(cluster)
     found: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
     return found
+
+
+def leader_of(cluster: Cluster, topic: str = "orders") -> int:
+    """The leader of partition 0, once there is one."""
+    found: list[int] = []
+
+    def there_is_one() -> bool:
+        found[:] = [partitions_of(cluster, topic)[0].leader]
+        return found[0] > 0
+
+    eventually(there_is_one, within_s=20, what="somebody leads")
+    return found[0]
+
+
+def await_in_sync(cluster: Cluster, topic: str, *, within_s: float = 30) -> None:
+    eventually(
+        lambda: all(len(part.isrs) == 3 for part in partitions_of(cluster, topic).values()),
+        within_s=within_s,
+        what="every replica is in sync",
+    )
+
+
+def latest_offset(cluster: Cluster, topic: str, partition: int) -> int:
+    client = admin(cluster)
+    asked = TopicPartition(topic, partition)
+    told = client.list_offsets({asked: OffsetSpec.latest()}, request_timeout=10)
+    return int(told[asked].result(10).offset)
 
 
 class IntegerProducer:
@@ -96,11 +135,8 @@ class IntegerProducer:
         self.acknowledged[message.partition()].append(int(message.value()))
 
 
-def read_all(
-    cluster: Cluster, topic: str, counts: dict[int, int], *, within_s: float = 30
-) -> dict[int, list[int]]:
-    """Everything from the beginning, until each partition has given as many as expected."""
-    consumer = Consumer(
+def consumer_of(cluster: Cluster) -> Any:
+    return Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
             "group.id": "unused",
@@ -109,6 +145,13 @@ def read_all(
             **QUIET,
         }
     )
+
+
+def read_all(
+    cluster: Cluster, topic: str, counts: dict[int, int], *, within_s: float = 30
+) -> dict[int, list[int]]:
+    """Everything from the beginning, until each partition has given as many as expected."""
+    consumer = consumer_of(cluster)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in counts])
     found: dict[int, list[int]] = {partition: [] for partition in counts}
     deadline_s = time.monotonic() + within_s
@@ -123,6 +166,26 @@ def read_all(
     return found
 
 
+def read_from_earliest(
+    cluster: Cluster, topic: str, *, partition: int, within_s: float = 30
+) -> list[tuple[int, int]]:
+    """Offset and integer of every record there is, for a consumer that asks for the first ever."""
+    end = latest_offset(cluster, topic, partition)
+    consumer = consumer_of(cluster)
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found: list[tuple[int, int]] = []
+    deadline_s = time.monotonic() + within_s
+    try:
+        while not found or found[-1][0] < end - 1:
+            assert time.monotonic() < deadline_s, "could not read everything back"
+            for message in consumer.consume(1_000, 0.2):
+                assert message.error() is None, message.error()
+                found.append((message.offset(), int(message.value())))
+    finally:
+        consumer.close()
+    return found
+
+
 def check_nothing_lost(cluster: Cluster, producer: IntegerProducer) -> None:
     """Every acknowledged integer is there exactly once and in order."""
     counts = {partition: len(values) for partition, values in producer.acknowledged.items()}
@@ -131,3 +194,27 @@ def check_nothing_lost(cluster: Cluster, producer: IntegerProducer) -> None:
         assert found[partition] == sorted(found[partition]), "out of order"
         assert len(set(found[partition])) == len(found[partition]), "something is there twice"
         assert set(acknowledged) <= set(found[partition]), "something acknowledged was lost"
+
+
+def check_replicas_agree(cluster: Cluster, topic: str, partitions: int = 3) -> int:
+    """Once all are in sync, their files are identical; returns the bytes that were compared."""
+    await_in_sync(cluster, topic)
+    compared = 0
+    for partition in range(partitions):
+        end, name = latest_offset(cluster, topic, partition), f"{topic}-{partition}"
+        folders = [each.log_dir for each in cluster.brokers.values()]
+
+        def all_know(end: int = end, name: str = name, folders: list[Path] = folders) -> bool:
+            return all(watermarks(folder).get(name) == end for folder in folders)
+
+        eventually(all_know, within_s=20, what=f"every replica of {name} knows {end} as committed")
+        compared += check_identical([folder / name for folder in folders], up_to=end)
+    return compared
+
+
+def check_all_is_well(cluster: Cluster, producer: IntegerProducer) -> None:
+    """Nothing was refused in the end, nothing acknowledged is lost, and the replicas agree."""
+    assert producer.errors == []
+    assert producer.acknowledged_count == producer.sent
+    check_nothing_lost(cluster, producer)
+    assert check_replicas_agree(cluster, producer.topic, producer.partitions) > 0

@@ -167,10 +167,10 @@ class Talk:
         told = answer.topics[0].partitions[0]
         return told.error_code, int(told.offset)
 
-    def metadata(self, topic: str) -> Any:
+    def metadata(self, topic: str, *, may_create: bool = True) -> Any:
         (topic_type,) = _types_beside(Api.METADATA, 4, "MetadataRequestTopic")
         return self.request(
-            Api.METADATA, 4, topics=(topic_type(name=topic),), allow_auto_topic_creation=True
+            Api.METADATA, 4, topics=(topic_type(name=topic),), allow_auto_topic_creation=may_create
         )
 
 

@@ -1,0 +1,172 @@
+"""Nothing acknowledged is lost, whatever befalls the brokers' processes.
+
+Real integers go in with acks=all and idempotence, factor 3 and min ISR 2. Afterwards every one that
+was acknowledged is read back once and in order, and the replicas' files are the same bytes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from cluster_helpers import (
+    IntegerProducer,
+    check_all_is_well,
+    create_topic,
+    eventually,
+    leader_of,
+)
+from kio.schema.errors import ErrorCode
+from raw_client import ACKS_ALL, Talk, plain
+
+from insync.testing.cluster import Cluster
+
+pytestmark = pytest.mark.process
+
+SETTINGS = {
+    "min.insync.replicas": "2",
+    "log.segment.bytes": "100000",  # so that segments roll while brokers die
+    # A stopped broker is to be found out within the test.
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "100",
+}
+
+
+class Trouble:
+    """What may befall a cluster; each act puts right what it did, and returns when it has."""
+
+    def __init__(self, cluster: Cluster, producer: IntegerProducer, seed: int) -> None:
+        self.cluster = cluster
+        self.producer = producer
+        self.chance = random.Random(seed)  # noqa: S311
+
+    def produce(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self.producer.send(20)
+
+    def kill_leader(self) -> None:
+        self._kill(leader_of(self.cluster))
+
+    def kill_follower(self) -> None:
+        leader = leader_of(self.cluster)
+        self._kill(self.chance.choice([b for b in self.cluster.brokers if b != leader]))
+
+    def _kill(self, broker: int) -> None:
+        self.cluster.kill(broker)
+        self.produce(self.chance.uniform(0.1, 2))
+        self.cluster.restart(broker)
+
+    def kill_two(self) -> None:
+        """Below min ISR: nothing is acknowledged until one is back."""
+        first, second = self.chance.sample(sorted(self.cluster.brokers), 2)
+        self.cluster.kill(first)
+        self.cluster.kill(second)
+        self.produce(self.chance.uniform(0.1, 1))
+        self.cluster.restart(second)
+        self.produce(self.chance.uniform(0.1, 1))
+        self.cluster.restart(first)
+
+    def kill_all(self) -> None:
+        for broker in self.cluster.brokers:
+            self.cluster.kill(broker)
+        self.produce(0.2)
+        self.cluster.start()
+
+    def bounce(self) -> None:
+        """Dead and back before anybody could have noticed, but by the new incarnation."""
+        broker = self.chance.choice(sorted(self.cluster.brokers))
+        self.cluster.kill(broker)
+        self.cluster.restart(broker)
+
+    def stop_leader(self) -> None:
+        leader = leader_of(self.cluster)
+        self.cluster.pause(leader)
+        self.produce(self.chance.uniform(1.5, 2.5))
+        self.cluster.resume(leader)
+
+    def stop_follower_kill_leader(self) -> None:
+        leader = leader_of(self.cluster)
+        follower = self.chance.choice([b for b in self.cluster.brokers if b != leader])
+        self.cluster.pause(follower)
+        self.produce(self.chance.uniform(0.1, 2))
+        self.cluster.kill(leader)
+        self.produce(0.3)
+        self.cluster.resume(follower)
+        self.cluster.restart(leader)
+
+
+Acts = list[Callable[[Trouble], None]]
+
+
+def run(acts: Acts, *, seconds: float, seed: int) -> None:
+    """Each act at least once, then round and round, with some peace in between."""
+    with Cluster(settings=SETTINGS) as cluster:
+        create_topic(cluster, "orders")
+        trouble = Trouble(cluster, IntegerProducer(cluster, "orders"), seed)
+        end_s = time.monotonic() + seconds
+        number = 0
+        while number < len(acts) or time.monotonic() < end_s:
+            trouble.produce(trouble.chance.uniform(0.3, 1.5))
+            acts[number % len(acts)](trouble)
+            number += 1
+        trouble.producer.flush(60)
+        check_all_is_well(cluster, trouble.producer)
+
+
+KILLS: Acts = [Trouble.kill_leader, Trouble.kill_follower]
+EVERYTHING: Acts = [
+    *KILLS,
+    Trouble.bounce,
+    Trouble.stop_leader,
+    Trouble.kill_two,
+    Trouble.kill_all,
+    Trouble.stop_follower_kill_leader,
+]
+
+
+def test_leader_and_followers_are_killed_in_turn() -> None:
+    run(KILLS, seconds=45, seed=20_161)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
+def test_leader_and_followers_are_killed_in_turn_for_minutes(seed: int) -> None:
+    run(KILLS, seconds=150, seed=seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
+def test_everything_befalls_a_cluster_for_minutes(seed: int) -> None:
+    run(EVERYTHING, seconds=150, seed=seed)
+
+
+def test_everything_else_befalls_a_cluster_once() -> None:
+    run(EVERYTHING[2:], seconds=0, seed=1)
+
+
+@pytest.mark.parametrize("acks", [1, ACKS_ALL])
+def test_a_leader_stopped_past_its_session_acknowledges_nothing(acks: int) -> None:
+    """Not what lay in its socket while it was stopped, and not what comes on an old connection."""
+    with Cluster(settings=SETTINGS) as cluster:
+        create_topic(cluster, "orders", partitions=1)
+        stale = leader_of(cluster)
+        with Talk(cluster.brokers[stale].port) as old:
+            assert old.produce("orders", plain(b"0")) == (ErrorCode.none, 0)
+            cluster.pause(stale)
+            old.post_produce("orders", plain(b"lost"), acks=acks)
+            eventually(lambda: leader_of(cluster) != stale, within_s=20, what="another leads")
+            leader = leader_of(cluster)
+            with Talk(cluster.brokers[leader].port) as new:
+                assert new.produce("orders", plain(b"1")) == (ErrorCode.none, 1)
+                cluster.resume(stale)
+                assert old.produced() == (ErrorCode.not_leader_or_follower, -1)
+                answer = old.produce("orders", plain(b"lost"), acks=acks)
+                assert answer == (ErrorCode.not_leader_or_follower, -1)
+                code, part = new.fetch("orders", 0)
+                assert code is ErrorCode.none
+                assert part is not None
+                assert part.high_watermark == 2
+                assert b"lost" not in bytes(part.records or b"")
