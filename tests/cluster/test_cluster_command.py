@@ -144,6 +144,11 @@ def properties(folder: Path, **changes: str) -> Path:
         ({"node_id": "-4"}, "node.id is -4; it must be between"),
         ({"log_dirs": ""}, "set log.dirs and metadata.dir"),
         ({"log_dirs": "/proc/logs"}, "/proc/logs"),
+        ({"log_dirs": "/sys"}, "cannot write to the data directory"),
+        ({"log_dirs": "/dev/null"}, "cannot write to the data directory"),
+        ({"log_dirs": "a,b"}, "log.dirs names several folders"),
+        ({"metadata_dir": "/proc/metadata"}, "cannot use metadata.dir /proc/metadata"),
+        ({"metadata_dir": "/dev/null"}, "cannot use metadata.dir /dev/null"),
         ({"broker_rakc": "a"}, "did you mean broker.rack?"),
     ],
 )
@@ -163,7 +168,38 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         address = f"PLAINTEXT://{HOST}:{taken.getsockname()[1]}"
         done = run("broker", "--config", properties(tmp_path, listeners=address))
     assert done.returncode == 1
-    assert "cannot serve at" in done.stderr.splitlines()[-1]
+    assert done.stderr.startswith("insync: cannot serve at")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"\xff\xfe\x00", "is not UTF-8 text"),
+        (b"node.id=1\nnonsense\n", "line 2: 'nonsense' is not of the form key=value"),
+        (b"=1\n", "line 1: '=1' is not of the form key=value"),
+        (b"#" * (1 << 20) + b"\n", "is larger than"),
+        (b"", "set log.dirs and metadata.dir"),
+    ],
+)
+def test_a_broken_properties_file_is_one_line(
+    tmp_path: Path, content: bytes, complaint: str
+) -> None:
+    path = tmp_path / "broker.properties"
+    path.write_bytes(content)
+    done = run("broker", "--config", path)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_metadata_store_that_is_none_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata" / "metadata.sqlite").write_bytes(b"a text, and no database" * 100)
+    done = run("broker", "--config", properties(tmp_path))
+    assert done.returncode == 1
+    assert "not an Insync metadata store, or damaged" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_data_directory_in_use_or_from_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -174,6 +210,13 @@ def test_a_data_directory_in_use_or_from_elsewhere_is_refused(tmp_path: Path) ->
         other = tmp_path / "other"
         other.mkdir()
         config = properties(other, log_dirs=logs, metadata_dir=shared)
-        assert "is used by another broker" in run("broker", "--config", config).stderr
-    strange = properties(other, log_dirs=logs)
-    assert "cluster" in run("broker", "--config", strange).stderr.splitlines()[-1]
+        done = run("broker", "--config", config)
+        assert done.returncode == 1
+        assert "is used by another broker" in done.stderr
+        assert done.stderr.count("\n") == 1
+    of_another_broker = {"metadata_dir": shared, "node_id": "2"}
+    for changes, complaint in (({}, "says cluster.id="), (of_another_broker, "says node.id='1'")):
+        done = run("broker", "--config", properties(other, log_dirs=logs, **changes))
+        assert done.returncode == 1
+        assert complaint in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -70,8 +70,13 @@ def world(settings: Settings) -> World:
     metadata = settings.text("metadata.dir")
     if not metadata or not settings.text("log.dirs"):
         raise BadSetting("set log.dirs and metadata.dir: where this broker keeps its files")
+    if "," in settings.text("log.dirs"):
+        raise BadSetting("log.dirs names several folders; a broker keeps its logs in one")
     folder = Path(metadata)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadSetting(f"cannot use metadata.dir {metadata}: {error.strerror}") from None
     return World(
         clock_ms=monotonic_ms,
         wall_ms=lambda: time.time_ns() // 1_000_000,
