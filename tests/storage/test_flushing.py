@@ -221,3 +221,17 @@ def test_a_directory_that_was_closed_is_left_alone() -> None:
     writes = disk.writes
     directory.flush_due(now_ms=FLUSH_AFTER_MS)
     assert disk.writes == writes
+
+
+def test_flushing_many_logs_does_not_close_the_files_in_use() -> None:
+    disk = WatchedDisk()
+    directory = opened(disk)
+    logs = [directory.create("a", number, topic_id=TOPIC_ID, now_ms=0) for number in range(20)]
+    for log in logs:
+        append(log, batch())
+    held = directory.files_open
+    for log in logs:
+        log.let_go()
+    directory.flush_due(now_ms=FLUSH_AFTER_MS)
+    assert all(log.recovery_point == 1 for log in logs)
+    assert (held, directory.files_open) == (20, 0)

@@ -54,6 +54,12 @@ class FilePool:
             self._files.popitem(last=False)
         return file
 
+    def flush(self, path: str) -> None:
+        """Flush a file and hold it no longer than that. Blocks, so it runs in another thread:
+        held, it could take the place of a new file of the same name.
+        """
+        (self._files.get(path) or self.disk.open(path)).flush()
+
     def forget(self, path: str) -> None:
         self._files.pop(path, None)
 

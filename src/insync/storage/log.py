@@ -492,7 +492,7 @@ class Log:
         try:
             for segment in segments:
                 if segment.end > self.recovery_point:
-                    segment.file.flush()
+                    segment.flush()
         except DiskError as error:
             if self._was_cut_since(cuts):
                 return  # the file was just removed

@@ -181,6 +181,9 @@ class Segment:
                 self.max_timestamp_ms = found.header.max_timestamp_ms
                 self.max_timestamp_offset = found.header.base_offset
 
+    def flush(self) -> None:
+        self._files.flush(self.stem + LOG)
+
     def remove(self) -> None:
         self.let_go()
         # The log goes first: indexes without one are swept up when the log is next opened.
