@@ -5,24 +5,38 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format pins clean
+.PHONY: help demo test test-interop test-long check bench format pins clean
+
+# What each lane takes from the one suite. A test with no mark is quick and starts nothing.
+QUICK   := not process and not interop and not long
+SEARCH  := property and not process and not interop and not long
+PROCESS := process and not interop and not long
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## the documents' examples, then a real cluster that loses its leader
 	@$(BIN)/insync demo
 
 test: check  ## everything `check` does, then real processes and the long property runs
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "property and not process"
-	$(BIN)/pytest -m process --durations=5
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "$(SEARCH)"
+	$(BIN)/pytest -m "$(PROCESS)" --durations=5
+
+test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (needs Java, Maven, kcat)
+	tests/interop/prepare
+	$(BIN)/pytest -m interop --durations=5
+
+# pytest's 5 is "nothing has this mark": a list may be empty, a failure may not pass.
+test-long: $(READY)  ## the full lists: hundreds of lives, minutes of kills
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "long and not process" --durations=5 || [ $$? -eq 5 ]
+	$(BIN)/pytest -m "long and process" --durations=5 || [ $$? -eq 5 ]
 
 check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -n auto -m "not process" --cov=insync.rules --cov-fail-under=100
+	$(BIN)/pytest -n auto -m "$(QUICK)" --cov=insync.rules --cov-fail-under=100
 
 bench:  ## figures beside Apache Kafka
 	@echo "There is nothing to measure yet: benchmarks begin with the first broker."
