@@ -52,7 +52,7 @@ pins: $(READY)  ## pin the newest allowed versions anew (needs uv)
 	  --generate-hashes --no-emit-index-url --no-header --output-file requirements.txt
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

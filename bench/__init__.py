@@ -1,0 +1,1 @@
+"""Figures of our own parts, and of the whole beside Apache Kafka."""

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from peers import apache_kafka
+from peers.apache_kafka import ApacheKafka, PeerUnavailable, classpath, java_tool
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apache_kafka, "CACHE", tmp_path / ".peers")
+    classpath.cache_clear()
+
+
+def program(folder: Path, name: str, *lines: str) -> None:
+    """A stand-in for a program of this machine, written in Python."""
+    folder.mkdir(exist_ok=True)
+    script = folder / name
+    script.write_text("\n".join([f"#!{sys.executable}", "import sys", *lines]))
+    script.chmod(0o755)
+
+
+def maven(folder: Path, *, finds: Path) -> None:
+    """Finds one jar, and keeps count of how often it was asked."""
+    program(
+        folder,
+        "mvn",
+        "target = sys.argv[-1].removeprefix('-Dmdep.outputFile=')",
+        f"open(target, 'w').write({str(finds)!r})",
+        f"open({str(folder / 'asked')!r}, 'a').write('x')",
+    )
+
+
+@pytest.mark.parametrize("missing", ["java", "mvn"])
+def test_what_is_missing_is_named(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "bin"
+    program(here, "mvn" if missing == "java" else "java")
+    monkeypatch.setenv("PATH", str(here))
+    with pytest.raises(PeerUnavailable, match=f"needs {missing}"):
+        ApacheKafka()
+
+
+def test_failed_resolution_is_told_in_mavens_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "bin"
+    program(here, "java")
+    program(here, "mvn", "print('[ERROR] no such jar')", "sys.exit(1)")
+    monkeypatch.setenv("PATH", str(here))
+    with pytest.raises(PeerUnavailable, match="no such jar"):
+        classpath()
+    assert list((tmp_path / ".peers").iterdir()) == [], "a failure leaves nothing to be believed"
+
+
+def test_maven_is_asked_once_and_again_when_a_jar_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, jar = tmp_path / "bin", tmp_path / "kafka.jar"
+    jar.touch()
+    program(here, "java")
+    maven(here, finds=jar)
+    monkeypatch.setenv("PATH", str(here))
+    assert str(jar) in java_tool("kafka.Kafka")
+    classpath.cache_clear()
+    assert classpath() == str(jar)
+    assert (here / "asked").read_text() == "x"
+    jar.unlink()
+    classpath.cache_clear()
+    classpath()
+    assert (here / "asked").read_text() == "xx"
