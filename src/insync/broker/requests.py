@@ -1,4 +1,4 @@
-"""Every API but Produce and Fetch, one function each, and the table that finds them."""
+"""The table of every API, and those that are a function each."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ from kio.schema.errors import ErrorCode
 from insync.broker import answers
 from insync.broker.cluster_view import ClusterView
 from insync.broker.fetch import Fetch
+from insync.broker.offsets import Offsets
 from insync.broker.produce import Produce
 from insync.broker.producer_ids import ProducerIds
-from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.broker.server import Reply
 from insync.broker.settings import Settings
 from insync.broker.topics import TopicRefused, Topics, Wanted
-from insync.rules.values import LeaderEpoch, Offset
 from insync.wire import hello, messages
 from insync.wire.apis import SUPPORTED, Api, is_supported
 
 logger = logging.getLogger(__name__)
 
-EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
-EARLIEST_LOCAL = -4  # nothing is tiered here: the same as earliest
-KIP_207_ERROR_FROM = 5  # versions below do not know OFFSET_NOT_AVAILABLE
-DEBUG_REPLICA = -2  # ListOffsets with this replica id asks a broker for its own log's end
+BROKERS = 1  # DescribeCluster's endpoint type
+METADATA_BY_ID_FROM = 12  # two versions have the field and do not honour it (KAFKA-13270)
 
 
 class Requests:
@@ -58,14 +55,15 @@ class Requests:
         self._nonce = nonce
         self._tasks: set[asyncio.Task[None]] = set()
         self._produce = Produce(replicas, view)
+        offsets = Offsets(replicas, view)
         self._handlers: dict[int, Callable[[Reply, memoryview | bytes], None]] = {
             Api.PRODUCE: self._produce,
             Api.FETCH: fetch,
             Api.BROKER_HELLO: self._hello,
             Api.API_VERSIONS: self._api_versions,
             Api.METADATA: self._later(self._metadata),
-            Api.LIST_OFFSETS: self._at_once(self._list_offsets),
-            Api.OFFSET_FOR_LEADER_EPOCH: self._at_once(self._epoch_ends),
+            Api.LIST_OFFSETS: self._at_once(offsets.list_offsets),
+            Api.OFFSET_FOR_LEADER_EPOCH: self._at_once(offsets.epoch_ends),
             Api.INIT_PRODUCER_ID: self._later(self._init_producer_id),
             Api.CREATE_TOPICS: self._later(self._create_topics),
             Api.DELETE_TOPICS: self._later(self._delete_topics),
@@ -148,7 +146,12 @@ class Requests:
         code = ErrorCode.none if is_proven else ErrorCode.cluster_authorization_failed
         reply.send([hello.write_hello_response(hello.HelloResponse(code))])
 
-    def _describe_cluster(self, _request: Any, _version: int) -> answers.Values:
+    def _describe_cluster(self, request: Any, _version: int) -> answers.Values:
+        if getattr(request, "endpoint_type", BROKERS) != BROKERS:
+            return {
+                "error_code": ErrorCode.mismatched_endpoint_type,
+                "error_message": "There are brokers here, and no controllers of their own.",
+            }
         return {
             "cluster_id": self._cluster_id,
             "controller_id": self._controller(),
@@ -184,6 +187,8 @@ class Requests:
         name: str | None = asked.name
         topic_id: UUID | None = getattr(asked, "topic_id", None)
         if name is None:
+            if asked.__version__ < METADATA_BY_ID_FROM:
+                return {"error_code": ErrorCode.unsupported_version, "name": ""}
             name = self._view.topic_names.get(topic_id) if topic_id else None
             if name is None:
                 return {
@@ -289,71 +294,6 @@ class Requests:
                 results.append({"name": each.name})
         return {"results": results}
 
-    # Offsets.
-
-    def _list_offsets(self, request: Any, version: int) -> answers.Values:
-        return {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition_index": asked.partition_index,
-                            **self._offset(request, topic.name, asked, version),
-                        }
-                        for asked in topic.partitions
-                    ],
-                }
-                for topic in request.topics
-            ]
-        }
-
-    def _offset(self, request: Any, name: str, asked: Any, version: int) -> answers.Values:
-        key = (name, asked.partition_index)
-        held = self._replicas.held.get(key)
-        if key not in self._view.states:
-            return {"error_code": ErrorCode.unknown_topic_or_partition}
-        if request.replica_id == DEBUG_REPLICA and held is not None:
-            return {"offset": held.log.end, "leader_epoch": held.epoch}
-        found = self._replicas.leader_of(key)
-        if found is None or found.term is None:
-            return {"error_code": ErrorCode.not_leader_or_follower}
-        if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return {"offset": found.log.start, "leader_epoch": found.epoch}
-        if not found.term.serves_latest:
-            is_known = version >= KIP_207_ERROR_FROM
-            not_yet = ErrorCode.offset_not_available
-            return {"error_code": not_yet if is_known else ErrorCode.leader_not_available}
-        return _offset_at(found, asked.timestamp)
-
-    def _epoch_ends(self, request: Any, _version: int) -> answers.Values:
-        return {
-            "topics": [
-                {
-                    "topic": topic.topic,
-                    "partitions": [
-                        {
-                            "partition": asked.partition,
-                            **self._epoch_end(topic.topic, asked),
-                        }
-                        for asked in topic.partitions
-                    ],
-                }
-                for topic in request.topics
-            ]
-        }
-
-    def _epoch_end(self, name: str, asked: Any) -> answers.Values:
-        found = self._replicas.leader_of((name, asked.partition))
-        if found is None:
-            return {"error_code": ErrorCode.not_leader_or_follower}
-        ends = found.log.epochs.end_of(
-            LeaderEpoch(asked.leader_epoch), log_end=Offset(found.log.end)
-        )
-        if ends is None:
-            return {"leader_epoch": -1, "end_offset": -1}
-        return {"leader_epoch": ends.epoch, "end_offset": ends.end}
-
     async def _init_producer_id(self, request: Any) -> answers.Values:
         if request.transactional_id is not None:
             return {
@@ -362,20 +302,6 @@ class Requests:
                 "producer_epoch": -1,
             }
         return {"producer_id": await self._producer_ids.next(), "producer_epoch": 0}
-
-
-def _offset_at(found: Replica, timestamp: int) -> answers.Values:
-    """Below the watermark only: what may yet be lost has no offset for a client."""
-    if timestamp == LATEST:
-        return {"offset": found.high_watermark, "leader_epoch": found.epoch}
-    if timestamp == MAX_TIMESTAMP:
-        newest = found.log.max_timestamp()
-        at = None if newest is None else (newest[1], newest[0])
-    else:
-        at = found.log.offset_for_time(timestamp)
-    if at is None or at[0] >= found.high_watermark:
-        return {"offset": -1, "timestamp": -1}
-    return {"offset": at[0], "timestamp": at[1], "leader_epoch": found.epoch}
 
 
 def _api_keys() -> list[answers.Values]:

@@ -30,7 +30,7 @@ def _through(first: int, last: int) -> range:
 
 
 # Produce is advertised from 0 because some builds of librdkafka drop compression otherwise
-# (KAFKA-18659); below 3 it is answered with UNSUPPORTED_VERSION, as Apache Kafka does.
+# (KAFKA-18659); a request below 3 ends its connection, as with Apache Kafka 4.
 SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
     {
         Api.PRODUCE: _through(0, 13),

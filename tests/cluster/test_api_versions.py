@@ -1,0 +1,714 @@
+"""Every version of every API, spoken to a real broker with kio's codec; answers that make sense.
+
+Versions and error codes are Apache Kafka's. Batches are built and read by aiokafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from cluster_helpers import eventually
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+from kio_client import KioClient
+
+from insync.testing.cluster import Cluster
+
+pytestmark = pytest.mark.process
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
+CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 19, 20, 22, 23
+CREATE_PARTITIONS, DESCRIBE_CLUSTER = 37, 60
+VERSIONS = {
+    PRODUCE: (0, 13),
+    FETCH: (4, 18),
+    LIST_OFFSETS: (1, 11),
+    METADATA: (0, 13),
+    API_VERSIONS: (0, 4),
+    CREATE_TOPICS: (2, 7),
+    DELETE_TOPICS: (1, 6),
+    INIT_PRODUCER_ID: (0, 5),
+    OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    CREATE_PARTITIONS: (0, 3),
+    DESCRIBE_CLUSTER: (0, 2),
+}
+# Transactions and SASL are not offered; groups and configs are not offered yet.
+NOT_OFFERED = {
+    "FindCoordinator": 10,
+    "JoinGroup": 11,
+    "SaslHandshake": 17,
+    "AddPartitionsToTxn": 24,
+    "EndTxn": 26,
+    "SaslAuthenticate": 36,
+    "ConsumerGroupHeartbeat": 68,
+}
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
+CONSUMER, DEBUG_REPLICA = -1, -2
+NO_OFFSET = (-1, -1)
+TIMEOUT = timedelta(seconds=10)
+TIMES_MS = (1_000, 5_000, 3_000)  # of the three records each written topic begins with
+names = (f"topic-{number}" for number in count())
+
+
+def every_version(api: int, *, first: int | None = None) -> pytest.MarkDecorator:
+    lowest, highest = VERSIONS[api]
+    return pytest.mark.parametrize("version", range(first or lowest, highest + 1))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=1) as started:
+        yield started
+
+
+@pytest.fixture
+def kio(cluster: Cluster) -> Iterator[KioClient]:
+    with KioClient(cluster.brokers[1].port) as client:
+        yield client
+    check_it_serves(cluster)
+
+
+def check_it_serves(cluster: Cluster) -> None:
+    with KioClient(cluster.brokers[1].port) as another:
+        assert another.ask(API_VERSIONS, 0, {}).error_code is ErrorCode.none
+
+
+def batch(*times_ms: int, values: tuple[bytes, ...] = ()) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for offset, time_ms in enumerate(times_ms):
+        value = values[offset] if values else b"value %d" % offset
+        builder.append(offset, time_ms, b"key", value, [("name", b"header")])
+    return bytes(builder.build())
+
+
+def records_of(data: bytes | None) -> list[Any]:
+    found = MemoryRecords(bytes(data or b""))
+    records: list[Any] = []
+    while (each := found.next_batch()) is not None:
+        records += each
+    return records
+
+
+def make_topic(kio: KioClient, *, partitions: int = 1) -> tuple[str, UUID]:
+    name = next(names)
+    wanted = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+    answer = kio.ask(CREATE_TOPICS, 7, {"topics": [wanted], "timeout": TIMEOUT})
+    assert answer.topics[0].error_code is ErrorCode.none
+    eventually(
+        lambda: list_offset(kio, 1, name, EARLIEST) == (ErrorCode.none, 0, -1),
+        within_s=10,
+        what="the topic has a leader",
+    )
+    return name, answer.topics[0].topic_id
+
+
+def produce(
+    kio: KioClient, version: int, topic: tuple[str, UUID], data: bytes, *, acks: int = -1
+) -> Any:
+    kio.send(PRODUCE, version, produce_values(topic, data, acks=acks))
+    response = kio.receive(PRODUCE, version).responses[0]
+    assert identity(response) in topic
+    return response.partition_responses[0]
+
+
+def produce_values(topic: tuple[str, UUID], data: bytes, *, acks: int) -> dict[str, Any]:
+    name, topic_id = topic
+    part = {"index": 0, "records": data}
+    return {
+        "acks": acks,
+        "timeout": TIMEOUT,
+        "topic_data": [{"name": name, "topic_id": topic_id, "partition_data": [part]}],
+    }
+
+
+def identity(topic: Any) -> str | UUID:
+    """What an answer calls its topic: name or id, as its version has it."""
+    for field in ("topic_id", "name", "topic"):
+        if hasattr(topic, field):
+            found: str | UUID = getattr(topic, field)
+            return found
+    raise AssertionError(topic)
+
+
+def written_topic(kio: KioClient) -> tuple[str, UUID]:
+    topic = make_topic(kio)
+    assert produce(kio, 9, topic, batch(*TIMES_MS)).error_code is ErrorCode.none
+    return topic
+
+
+# Who are you, what can you do.
+
+
+@every_version(API_VERSIONS)
+def test_api_versions(kio: KioClient, version: int) -> None:
+    answer = kio.ask(
+        API_VERSIONS, version, {"client_software_name": "kio", "client_software_version": "1"}
+    )
+    assert answer.error_code is ErrorCode.none
+    advertised = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    assert advertised | VERSIONS == advertised
+    assert not set(NOT_OFFERED.values()) & set(advertised)
+    assert all(key < 1_000 for key in advertised), "our own API is for brokers only"
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(kio: KioClient) -> None:
+    header = load_request_schema(API_VERSIONS, 4).__header_schema__
+    kio.send_raw(API_VERSIONS, 5, b"\x04kio\x021\0", header=header)
+    answer = kio.receive(API_VERSIONS, 0)
+    assert answer.error_code is ErrorCode.unsupported_version
+    offered = {each.api_key: each.max_version for each in answer.api_keys}
+    assert offered[API_VERSIONS] == 4
+    assert kio.ask(API_VERSIONS, 4, {}).error_code is ErrorCode.none, "on the same connection"
+
+
+@pytest.mark.parametrize("api", NOT_OFFERED.values(), ids=NOT_OFFERED)
+def test_what_is_not_offered_ends_the_connection(kio: KioClient, api: int) -> None:
+    """As Apache Kafka does with a key it does not serve; a client that looked would not ask."""
+    kio.send_raw(api, 0, b"", header=load_request_schema(METADATA, 0).__header_schema__)
+    assert kio.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("api", "version"),
+    [(api, last + 1) for api, (_, last) in VERSIONS.items() if api != API_VERSIONS]
+    + [(api, first - 1) for api, (first, _) in VERSIONS.items() if first]
+    + [(PRODUCE, version) for version in (0, 1, 2)],
+)
+def test_a_version_that_is_not_served_ends_the_connection(
+    kio: KioClient, api: int, version: int
+) -> None:
+    header = load_request_schema(METADATA, 0).__header_schema__
+    kio.send_raw(api, version, bytes(64), header=header)
+    assert kio.is_closed()
+
+
+@every_version(DESCRIBE_CLUSTER)
+def test_describe_cluster(kio: KioClient, cluster: Cluster, version: int) -> None:
+    answer = kio.ask(DESCRIBE_CLUSTER, version, {})
+    assert answer.error_code is ErrorCode.none
+    assert answer.controller_id == 1
+    assert answer.cluster_id == kio.ask(METADATA, 9, {"topics": []}).cluster_id
+    (broker,) = answer.brokers
+    assert (broker.broker_id, broker.host, broker.port) == (1, "127.0.0.1", cluster.brokers[1].port)
+    assert broker.rack is None
+    if version >= 1:
+        assert answer.endpoint_type == 1, "brokers"
+
+
+def test_describe_cluster_has_no_controllers_to_show(kio: KioClient) -> None:
+    answer = kio.ask(DESCRIBE_CLUSTER, 1, {"endpoint_type": 2})
+    assert answer.error_code is ErrorCode.mismatched_endpoint_type
+
+
+# Metadata.
+
+
+@every_version(METADATA)
+def test_metadata_of_one_topic(kio: KioClient, cluster: Cluster, version: int) -> None:
+    name, topic_id = make_topic(kio, partitions=2)
+    answer = kio.ask(METADATA, version, {"topics": [{"name": name}]})
+    (broker,) = answer.brokers
+    assert (broker.node_id, broker.port) == (1, cluster.brokers[1].port)
+    (topic,) = answer.topics
+    assert (topic.error_code, topic.name) == (ErrorCode.none, name)
+    if version >= 1:
+        assert answer.controller_id == 1
+        assert topic.is_internal is False
+    if version >= 10:
+        assert topic.topic_id == topic_id
+    assert sorted(part.partition_index for part in topic.partitions) == [0, 1]
+    for part in topic.partitions:
+        assert part.error_code is ErrorCode.none
+        assert (part.leader_id, part.replica_nodes, part.isr_nodes) == (1, (1,), (1,))
+        if version >= 5:
+            assert part.offline_replicas == ()
+        if version >= 7:
+            assert part.leader_epoch == 0
+
+
+@every_version(METADATA)
+def test_metadata_of_all_topics_and_of_none(kio: KioClient, version: int) -> None:
+    name, _ = make_topic(kio)
+    everything = kio.ask(METADATA, version, {"topics": None if version else []})
+    assert name in {topic.name for topic in everything.topics}
+    if version >= 1:
+        nothing = kio.ask(METADATA, version, {"topics": []})
+        assert (len(nothing.brokers), nothing.topics) == (1, ())
+
+
+@every_version(METADATA)
+def test_metadata_creates_a_topic_that_is_asked_for(kio: KioClient, version: int) -> None:
+    name = next(names)
+    values = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
+    (topic,) = kio.ask(METADATA, version, values).topics
+    # Apache Kafka answers "not yet" first; clients ask again on either.
+    assert topic.error_code in (ErrorCode.none, ErrorCode.leader_not_available)
+    eventually(
+        lambda: kio.ask(METADATA, version, values).topics[0].partitions[0].leader_id == 1,
+        within_s=10,
+        what="the new topic has a leader",
+    )
+
+
+@every_version(METADATA, first=4)
+def test_metadata_creates_nothing_unless_allowed(kio: KioClient, version: int) -> None:
+    name = next(names)
+    values = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+    for _ in range(2):
+        (topic,) = kio.ask(METADATA, version, values).topics
+        assert topic.error_code is ErrorCode.unknown_topic_or_partition
+        assert (topic.name, topic.partitions) == (name, ())
+
+
+@every_version(METADATA, first=12)
+def test_metadata_by_topic_id(kio: KioClient, version: int) -> None:
+    name, topic_id = make_topic(kio)
+    unknown = uuid4()
+    asked = [{"topic_id": topic_id, "name": None}, {"topic_id": unknown, "name": None}]
+    found, missing = kio.ask(METADATA, version, {"topics": asked}).topics
+    assert (found.error_code, found.name, found.topic_id) == (ErrorCode.none, name, topic_id)
+    assert (missing.error_code, missing.topic_id) == (ErrorCode.unknown_topic_id, unknown)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_metadata_by_topic_id_before_its_time(kio: KioClient, version: int) -> None:
+    """Versions 10 and 11 have the field and do not honour it (KAFKA-13270)."""
+    _, topic_id = make_topic(kio)
+    (topic,) = kio.ask(METADATA, version, {"topics": [{"topic_id": topic_id, "name": None}]}).topics
+    assert topic.error_code is ErrorCode.unsupported_version
+
+
+# Produce and Fetch.
+
+
+@every_version(PRODUCE, first=3)
+def test_produce(kio: KioClient, version: int) -> None:
+    topic = make_topic(kio)
+    for number, acks in enumerate((-1, 1)):
+        part = produce(kio, version, topic, batch(*TIMES_MS), acks=acks)
+        assert (part.index, part.error_code, part.base_offset) == (0, ErrorCode.none, 3 * number)
+        assert part.log_append_time is None, "the producer's times are kept"
+        if version >= 5:
+            assert part.log_start_offset == 0
+        if version >= 8:
+            assert (part.record_errors, part.error_message) == ((), None)
+
+
+@every_version(PRODUCE, first=3)
+def test_produce_without_acknowledgement_is_not_answered(kio: KioClient, version: int) -> None:
+    topic = make_topic(kio)
+    kio.send(PRODUCE, version, produce_values(topic, batch(7), acks=0))
+    # The next answer on the connection is to the next request.
+    assert list_offset(kio, 1, topic[0], LATEST) == (ErrorCode.none, 1, -1)
+
+
+@every_version(PRODUCE, first=3)
+def test_produce_to_nowhere(kio: KioClient, version: int) -> None:
+    part = produce(kio, version, ("no-such-topic", uuid4()), batch(7))
+    by_id = version >= 13
+    assert part.error_code is (
+        ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+    )
+    assert part.base_offset == -1
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_produce_with_acks_that_mean_nothing(kio: KioClient, acks: int) -> None:
+    topic = make_topic(kio)
+    part = produce(kio, 9, topic, batch(7), acks=acks)
+    assert part.error_code is ErrorCode.invalid_required_acks
+    assert list_offset(kio, 1, topic[0], LATEST) == (ErrorCode.none, 0, -1)
+
+
+def fetch(
+    kio: KioClient,
+    version: int,
+    topic: tuple[str, UUID],
+    offset: int,
+    *,
+    epoch: int = -1,
+    partition: int = 0,
+    wait_ms: int = 0,
+    bytes_max: int = 1 << 20,
+) -> Any:
+    name, topic_id = topic
+    part = {
+        "partition": partition,
+        "current_leader_epoch": epoch,
+        "fetch_offset": offset,
+        "partition_max_bytes": bytes_max,
+    }
+    answer = kio.ask(
+        FETCH,
+        version,
+        {
+            "max_wait": timedelta(milliseconds=wait_ms),
+            "min_bytes": 1,
+            "max_bytes": bytes_max,
+            "session_id": 0,
+            "session_epoch": -1,  # no session
+            "topics": [{"topic": name, "topic_id": topic_id, "partitions": [part]}],
+        },
+    )
+    if version >= 7:
+        assert (answer.error_code, answer.session_id) == (ErrorCode.none, 0)
+    (response,) = answer.responses
+    assert identity(response) in topic
+    assert response.partitions[0].partition_index == partition
+    return response.partitions[0]
+
+
+@every_version(FETCH)
+def test_fetch(kio: KioClient, version: int) -> None:
+    topic = written_topic(kio)
+    part = fetch(kio, version, topic, 0)
+    assert (part.error_code, part.high_watermark, part.last_stable_offset) == (ErrorCode.none, 3, 3)
+    assert not part.aborted_transactions
+    if version >= 5:
+        assert part.log_start_offset == 0
+    if version >= 11:
+        assert part.preferred_read_replica == -1
+    found = records_of(part.records)
+    assert [record.offset for record in found] == [0, 1, 2]
+    assert [record.timestamp for record in found] == list(TIMES_MS)
+    assert [record.value for record in found] == [b"value 0", b"value 1", b"value 2"]
+    assert {record.key for record in found} == {b"key"}
+    assert {tuple(record.headers) for record in found} == {(("name", b"header"),)}
+
+
+@every_version(FETCH)
+def test_fetch_at_the_end_and_outside(kio: KioClient, version: int) -> None:
+    topic = written_topic(kio)
+    at_end = fetch(kio, version, topic, 3, wait_ms=20)
+    assert (at_end.error_code, at_end.high_watermark) == (ErrorCode.none, 3)
+    assert not at_end.records
+    for outside in (4, 2**40, -1):
+        part = fetch(kio, version, topic, outside)
+        assert part.error_code is ErrorCode.offset_out_of_range
+        assert not part.records
+
+
+@every_version(FETCH)
+def test_fetch_of_what_is_not_there(kio: KioClient, version: int) -> None:
+    unknown = ErrorCode.unknown_topic_id if version >= 13 else ErrorCode.unknown_topic_or_partition
+    part = fetch(kio, version, ("no-such-topic", uuid4()), 0)
+    assert part.error_code is unknown
+    part = fetch(kio, version, make_topic(kio), 0, partition=7)
+    assert part.error_code is ErrorCode.unknown_topic_or_partition
+
+
+@every_version(FETCH, first=9)
+def test_fetch_with_another_leader_epoch(kio: KioClient, version: int) -> None:
+    topic = written_topic(kio)
+    assert fetch(kio, version, topic, 0, epoch=0).error_code is ErrorCode.none
+    assert fetch(kio, version, topic, 0, epoch=1).error_code is ErrorCode.unknown_leader_epoch
+
+
+@every_version(FETCH)
+def test_fetch_gives_one_batch_however_little_is_asked_for(kio: KioClient, version: int) -> None:
+    """KIP-74: a consumer whose limit is below one batch still makes progress."""
+    topic = written_topic(kio)
+    produce(kio, 9, topic, batch(9_000))
+    part = fetch(kio, version, topic, 0, bytes_max=1)
+    assert [record.offset for record in records_of(part.records)] == [0, 1, 2]
+
+
+# Offsets.
+
+
+def list_offset(
+    kio: KioClient,
+    version: int,
+    name: str,
+    timestamp: int,
+    *,
+    replica: int = CONSUMER,
+    epoch: int = -1,
+    partition: int = 0,
+) -> tuple[ErrorCode, int, int]:
+    """Error, offset and timestamp."""
+    asked = {
+        "partition_index": partition,
+        "timestamp": timestamp,
+        "current_leader_epoch": epoch,
+    }
+    answer = kio.ask(
+        LIST_OFFSETS,
+        version,
+        {
+            "replica_id": replica,
+            "topics": [{"name": name, "partitions": [asked]}],
+            "timeout": TIMEOUT,
+        },
+    )
+    (topic,) = answer.topics
+    (part,) = topic.partitions
+    assert (topic.name, part.partition_index) == (name, partition)
+    if version >= 4:
+        assert part.leader_epoch == (0 if part.offset >= 0 else -1)
+    return part.error_code, part.offset, part.timestamp
+
+
+@every_version(LIST_OFFSETS)
+@pytest.mark.parametrize("replica", [CONSUMER, DEBUG_REPLICA])
+def test_list_offsets(kio: KioClient, version: int, replica: int) -> None:
+    name, _ = written_topic(kio)
+    expected = {
+        EARLIEST: (0, -1),
+        LATEST: (3, -1),
+        0: (0, 1_000),
+        1_000: (0, 1_000),
+        1_001: (1, 5_000),
+        4_000: (1, 5_000),
+        5_000: (1, 5_000),
+        5_001: NO_OFFSET,
+    }
+    if version >= 7:
+        expected[MAX_TIMESTAMP] = (1, 5_000)
+    if version >= 8:
+        expected[EARLIEST_LOCAL] = (0, -1)
+    if version >= 9:
+        expected[LATEST_TIERED] = NO_OFFSET
+    found = {
+        timestamp: list_offset(kio, version, name, timestamp, replica=replica)
+        for timestamp in expected
+    }
+    assert found == {timestamp: (ErrorCode.none, *at) for timestamp, at in expected.items()}
+
+
+@every_version(LIST_OFFSETS)
+def test_list_offsets_of_an_empty_partition(kio: KioClient, version: int) -> None:
+    name, _ = make_topic(kio)
+    assert list_offset(kio, version, name, EARLIEST) == (ErrorCode.none, 0, -1)
+    assert list_offset(kio, version, name, LATEST) == (ErrorCode.none, 0, -1)
+    assert list_offset(kio, version, name, 0) == (ErrorCode.none, *NO_OFFSET)
+    if version >= 7:
+        assert list_offset(kio, version, name, MAX_TIMESTAMP) == (ErrorCode.none, *NO_OFFSET)
+
+
+@pytest.mark.parametrize(
+    ("version", "timestamp"),
+    [(6, MAX_TIMESTAMP), (7, EARLIEST_LOCAL), (8, LATEST_TIERED), (11, -9)],
+)
+def test_list_offsets_by_a_sign_its_version_does_not_know(
+    kio: KioClient, version: int, timestamp: int
+) -> None:
+    name, _ = written_topic(kio)
+    code, *at = list_offset(kio, version, name, timestamp)
+    assert (code, *at) == (ErrorCode.unsupported_version, *NO_OFFSET)
+
+
+@every_version(LIST_OFFSETS)
+def test_list_offsets_of_what_is_not_there(kio: KioClient, version: int) -> None:
+    name, _ = make_topic(kio)
+    for asked, partition in (("no-such-topic", 0), (name, 7)):
+        code, *at = list_offset(kio, version, asked, LATEST, partition=partition)
+        assert (code, *at) == (ErrorCode.unknown_topic_or_partition, *NO_OFFSET)
+
+
+@every_version(LIST_OFFSETS, first=4)
+def test_list_offsets_with_another_leader_epoch(kio: KioClient, version: int) -> None:
+    name, _ = written_topic(kio)
+    assert list_offset(kio, version, name, LATEST, epoch=0) == (ErrorCode.none, 3, -1)
+    code, *_ = list_offset(kio, version, name, LATEST, epoch=1)
+    assert code is ErrorCode.unknown_leader_epoch
+
+
+def epoch_end(
+    kio: KioClient, version: int, name: str, epoch: int, *, current: int = -1, partition: int = 0
+) -> tuple[ErrorCode, int, int]:
+    """Error, epoch and where it ended."""
+    asked = {"partition": partition, "leader_epoch": epoch, "current_leader_epoch": current}
+    values = {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]}
+    (topic,) = kio.ask(OFFSET_FOR_LEADER_EPOCH, version, values).topics
+    (part,) = topic.partitions
+    assert (topic.topic, part.partition) == (name, partition)
+    return part.error_code, part.leader_epoch, part.end_offset
+
+
+@every_version(OFFSET_FOR_LEADER_EPOCH)
+def test_offset_for_leader_epoch(kio: KioClient, version: int) -> None:
+    name, _ = written_topic(kio)
+    assert epoch_end(kio, version, name, 0) == (ErrorCode.none, 0, 3)
+    assert epoch_end(kio, version, name, 0, current=0) == (ErrorCode.none, 0, 3)
+    assert epoch_end(kio, version, name, 5) == (ErrorCode.none, *NO_OFFSET)
+    unknown = ErrorCode.unknown_leader_epoch
+    assert epoch_end(kio, version, name, 0, current=1) == (unknown, *NO_OFFSET)
+    nowhere = (ErrorCode.unknown_topic_or_partition, *NO_OFFSET)
+    assert epoch_end(kio, version, "no-such-topic", 0) == nowhere
+    assert epoch_end(kio, version, name, 0, partition=7) == nowhere
+
+
+@every_version(INIT_PRODUCER_ID)
+def test_init_producer_id(kio: KioClient, version: int) -> None:
+    values = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
+    given = [kio.ask(INIT_PRODUCER_ID, version, values) for _ in range(3)]
+    assert {each.error_code for each in given} == {ErrorCode.none}
+    assert {each.producer_epoch for each in given} == {0}
+    assert len({each.producer_id for each in given}) == 3
+    assert all(each.producer_id >= 0 for each in given)
+
+
+@every_version(INIT_PRODUCER_ID)
+def test_a_transactional_producer_is_refused_at_once(kio: KioClient, version: int) -> None:
+    answer = kio.ask(INIT_PRODUCER_ID, version, {"transactional_id": "mine"})
+    assert answer.error_code is ErrorCode.transactional_id_authorization_failed
+    assert answer.producer_id == -1
+
+
+# Topics.
+
+
+def create(kio: KioClient, version: int, *, validate_only: bool = False, **wanted: Any) -> Any:
+    topic = {"num_partitions": 1, "replication_factor": 1, **wanted}
+    values = {"topics": [topic], "timeout": TIMEOUT, "validate_only": validate_only}
+    (created,) = kio.ask(CREATE_TOPICS, version, values).topics
+    assert created.name == wanted["name"]
+    return created
+
+
+def partition_count(kio: KioClient, name: str) -> int:
+    values = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+    return len(kio.ask(METADATA, 9, values).topics[0].partitions)
+
+
+@every_version(CREATE_TOPICS)
+def test_create_topics(kio: KioClient, version: int) -> None:
+    name = next(names)
+    checked = create(kio, version, name=name, num_partitions=3, validate_only=True)
+    assert checked.error_code is ErrorCode.none
+    assert partition_count(kio, name) == 0, "it was only checked"
+    configs = [{"name": "retention.ms", "value": "3600000"}]
+    created = create(kio, version, name=name, num_partitions=3, configs=configs)
+    assert (created.error_code, created.error_message) == (ErrorCode.none, None)
+    if version >= 5:
+        assert (created.num_partitions, created.replication_factor) == (3, 1)
+    if version >= 7:
+        assert created.topic_id is not None
+    assert partition_count(kio, name) == 3
+    again = create(kio, version, name=name)
+    assert again.error_code is ErrorCode.topic_already_exists
+    assert again.error_message == f"Topic '{name}' already exists."
+
+
+@every_version(CREATE_TOPICS)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_create_topics_refuses(kio: KioClient, version: int, *, validate_only: bool) -> None:
+    def refused(**wanted: Any) -> ErrorCode:
+        wanted = {"name": name, **wanted}
+        answer = create(kio, version, validate_only=validate_only, **wanted)
+        assert answer.error_message
+        code: ErrorCode = answer.error_code
+        return code
+
+    name = next(names)
+    assert refused(num_partitions=0) is ErrorCode.invalid_partitions
+    assert refused(replication_factor=2) is ErrorCode.invalid_replication_factor
+    assert refused(name="a/b") is ErrorCode.invalid_topic_exception
+    setting = [{"name": "no.such.setting", "value": "1"}]
+    assert refused(configs=setting) is ErrorCode.invalid_config
+    strangers = [{"partition_index": 0, "broker_ids": (9,)}]
+    placed = {"num_partitions": -1, "replication_factor": -1, "assignments": strangers}
+    assert refused(**placed) is ErrorCode.invalid_replica_assignment
+    assert partition_count(kio, name) == 0
+
+
+@every_version(CREATE_TOPICS)
+def test_create_topics_as_placed(kio: KioClient, version: int) -> None:
+    name = next(names)
+    placed = [{"partition_index": number, "broker_ids": (1,)} for number in (1, 0)]
+    answer = create(
+        kio, version, name=name, num_partitions=-1, replication_factor=-1, assignments=placed
+    )
+    assert answer.error_code is ErrorCode.none
+    assert partition_count(kio, name) == 2
+
+
+@every_version(CREATE_TOPICS, first=4)
+def test_create_topics_with_the_brokers_defaults(kio: KioClient, version: int) -> None:
+    name = next(names)
+    answer = create(kio, version, name=name, num_partitions=-1, replication_factor=-1)
+    assert answer.error_code is ErrorCode.none
+    assert partition_count(kio, name) == 1
+
+
+@every_version(DELETE_TOPICS)
+def test_delete_topics(kio: KioClient, version: int) -> None:
+    name, topic_id = make_topic(kio)
+    values = {
+        "topic_names": [name, "no-such-topic"],
+        "topics": [{"name": name}, {"name": "no-such-topic"}],
+        "timeout": TIMEOUT,
+    }
+    deleted, missing = kio.ask(DELETE_TOPICS, version, values).responses
+    assert (deleted.name, deleted.error_code) == (name, ErrorCode.none)
+    assert missing.error_code is ErrorCode.unknown_topic_or_partition
+    if version >= 6:
+        assert deleted.topic_id == topic_id
+    assert partition_count(kio, name) == 0
+
+
+@every_version(DELETE_TOPICS, first=6)
+def test_delete_topics_by_id(kio: KioClient, version: int) -> None:
+    name, topic_id = make_topic(kio)
+    unknown = uuid4()
+    asked = [{"name": None, "topic_id": each} for each in (topic_id, unknown)]
+    deleted, missing = kio.ask(
+        DELETE_TOPICS, version, {"topics": asked, "timeout": TIMEOUT}
+    ).responses
+    assert (deleted.topic_id, deleted.error_code) == (topic_id, ErrorCode.none)
+    assert (missing.topic_id, missing.error_code) == (unknown, ErrorCode.unknown_topic_id)
+    assert partition_count(kio, name) == 0
+
+
+def grow(
+    kio: KioClient,
+    version: int,
+    name: str,
+    to: int,
+    *,
+    placed: list[dict[str, Any]] | None = None,
+    validate_only: bool = False,
+) -> ErrorCode:
+    values = {
+        "topics": [{"name": name, "count": to, "assignments": placed}],
+        "timeout": TIMEOUT,
+        "validate_only": validate_only,
+    }
+    (result,) = kio.ask(CREATE_PARTITIONS, version, values).results
+    assert result.name == name
+    code: ErrorCode = result.error_code
+    return code
+
+
+@every_version(CREATE_PARTITIONS)
+def test_create_partitions(kio: KioClient, version: int) -> None:
+    name, _ = make_topic(kio)
+    assert grow(kio, version, name, 2, validate_only=True) is ErrorCode.none
+    assert partition_count(kio, name) == 1
+    assert grow(kio, version, name, 2) is ErrorCode.none
+    assert grow(kio, version, name, 4, placed=[{"broker_ids": (1,)}] * 2) is ErrorCode.none
+    assert partition_count(kio, name) == 4
+
+
+@every_version(CREATE_PARTITIONS)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_create_partitions_refuses(kio: KioClient, version: int, *, validate_only: bool) -> None:
+    def refused(name: str, to: int, placed: list[dict[str, Any]] | None = None) -> ErrorCode:
+        return grow(kio, version, name, to, placed=placed, validate_only=validate_only)
+
+    name, _ = make_topic(kio, partitions=2)
+    assert refused(name, 2) is ErrorCode.invalid_partitions
+    assert refused(name, 1) is ErrorCode.invalid_partitions
+    assert refused("no-such-topic", 3) is ErrorCode.unknown_topic_or_partition
+    misplaced = ErrorCode.invalid_replica_assignment
+    assert refused(name, 3, [{"broker_ids": (9,)}]) is misplaced
+    assert refused(name, 4, [{"broker_ids": (1,)}]) is misplaced, "one place for two partitions"
+    assert partition_count(kio, name) == 2
