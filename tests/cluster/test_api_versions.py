@@ -590,6 +590,10 @@ def test_create_topics(kio: KioClient, version: int) -> None:
     assert (created.error_code, created.error_message) == (ErrorCode.none, None)
     if version >= 5:
         assert (created.num_partitions, created.replication_factor) == (3, 1)
+        told = {each.name: (each.value, each.config_source) for each in created.configs}
+        assert told["retention.ms"] == ("3600000", 1), "the topic's own"
+        assert told["min.insync.replicas"] == ("1", 5), "the default"
+        assert told["unclean.leader.election.enable"] == ("false", 5)
     if version >= 7:
         assert created.topic_id is not None
     assert partition_count(kio, name) == 3
