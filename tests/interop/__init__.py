@@ -1,0 +1,1 @@
+"""Other people's clients and tools against our brokers: `make test-interop`."""
