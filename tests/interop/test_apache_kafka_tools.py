@@ -16,6 +16,7 @@ from interop.clients import (
     confluent_reads,
     confluent_writes,
     java,
+    kafka_python_writes,
     stored_codecs,
 )
 
@@ -83,10 +84,17 @@ def test_kafka_console_producer(cluster: Cluster, topic: str, codec: str) -> Non
     ]
 
 
-@pytest.mark.parametrize(("begin", "expected"), [("earliest", "0123"), ("2", "23"), ("latest", "")])
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize(
+    ("begin", "isolation", "expected"),
+    [
+        ("earliest", "read_uncommitted", "0123"),
+        ("earliest", "read_committed", "0123"),
+        ("2", "read_uncommitted", "23"),
+        ("latest", "read_uncommitted", ""),
+    ],
+)
 def test_kafka_console_consumer_begins_where_it_is_told(
-    cluster: Cluster, topic: str, begin: str, expected: str, isolation: str
+    cluster: Cluster, topic: str, begin: str, isolation: str, expected: str
 ) -> None:
     records = [Record(value=b"%d" % number, timestamp_ms=NOON_MS) for number in range(4)]
     confluent_writes(cluster.bootstrap, topic, records, Manner())
@@ -127,7 +135,7 @@ def test_kafka_producer_perf_test(cluster: Cluster, topic: str, acks: str) -> No
         "ProducerPerformance",
         *("--topic", topic, "--num-records", "5000", "--record-size", "1000"),
         *("--throughput", "-1", "--command-property", f"bootstrap.servers={cluster.bootstrap}"),
-        *("--command-property", f"acks={acks}", "--command-property", "batch.size=200000"),
+        *(f"acks={acks}", "batch.size=200000"),
     )
     assert "5000 records sent" in said
     assert len(confluent_reads(cluster.bootstrap, topic, 5_000)) == 5_000
@@ -162,13 +170,20 @@ def test_kafka_dump_log_reads_our_files(cluster: Cluster, topic: str, codec: str
         Record(value=b"value %d" % number, key=b"key", timestamp_ms=NOON_MS + number)
         for number in range(50)
     ]
-    confluent_writes(cluster.bootstrap, topic, records, Manner(codec=codec, is_idempotent=True))
-    dumps = set()
-    for broker in cluster.brokers.values():
-        (segment,) = (broker.log_dir / f"{topic}-0").glob("*.log")
-        said = java("DumpLogSegments", "--files", str(segment), "--print-data-log")
-        dumps.add(said.partition("\n")[2])  # after the file's name
-    (dump,) = dumps
+    how = Manner(codec=codec, is_idempotent=True)
+    kafka_python_writes(cluster.bootstrap, topic, records, how)
+    segments = [
+        segment
+        for broker in cluster.brokers.values()
+        for segment in (broker.log_dir / f"{topic}-0").glob("*.log")
+    ]
+    said = java(
+        "DumpLogSegments", "--print-data-log", "--files", ",".join(str(each) for each in segments)
+    )
+    before, *dumps = said.split("Log starting offset: 0\n")
+    assert before.startswith("Dumping ")
+    dump, *others = (each.partition("Dumping ")[0] for each in dumps)
+    assert others == [dump, dump]
     assert "isvalid: false" not in dump
     assert f"compresscodec: {codec}" in dump
     payloads = [line.rpartition("payload: ")[2] for line in dump.splitlines() if "| off" in line]

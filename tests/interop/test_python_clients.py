@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition as AioPartition
 from cluster_helpers import QUIET, admin
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
@@ -25,6 +26,7 @@ from interop.clients import (
     Record,
     confluent_reads,
     confluent_writes,
+    librdkafka_sends,
     stored_codecs,
 )
 
@@ -51,7 +53,9 @@ PLAIN = [
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_one_writes_all_read(cluster: Cluster, topic: str, writer: str, codec: str) -> None:
     WRITERS[writer](cluster.bootstrap, topic, PLAIN, Manner(codec=codec))
-    assert stored_codecs(cluster, topic) == {codec}, "passed through untouched"
+    is_librdkafka = writer == "confluent-kafka"
+    sent = librdkafka_sends(codec, cluster) if is_librdkafka else codec
+    assert stored_codecs(cluster, topic) == {sent}, "passed through untouched"
     for name, read in READERS.items():
         assert read(cluster.bootstrap, topic, len(PLAIN)) == PLAIN, name
 
@@ -185,3 +189,28 @@ def test_a_consumer_that_begins_at_the_end_gets_what_comes_next(
     message = next(iter(consumer))
     assert (message.offset, message.value) == (4, b"next")
     consumer.close()
+
+
+# Transactions are not offered, and a producer that asks for them learns it at once.
+
+
+def test_confluent_kafka_is_told_that_there_are_no_transactions(cluster: Cluster) -> None:
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "transactional.id": "mine", **QUIET}
+    )
+    with pytest.raises(KafkaException) as refused:
+        producer.init_transactions(30)
+    assert refused.value.args[0].fatal()
+
+
+def test_aiokafka_is_told_that_there_are_no_transactions(cluster: Cluster) -> None:
+    async def start() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id="mine")
+        try:
+            async with asyncio.timeout(30):
+                await producer.start()
+        finally:
+            await producer.stop()
+
+    with pytest.raises(KafkaError):
+        asyncio.run(start())
