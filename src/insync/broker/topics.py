@@ -1,4 +1,4 @@
-"""Topics: created, grown and deleted as one step of the store each; who gets which replica.
+"""Topics: created, grown and deleted as one step of the store each.
 
 Any broker may make the step, since the store lets exactly one of two rivals win. A topic that was
 created is in every broker's view before its creation is answered, as far as this broker can tell:
@@ -14,6 +14,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from insync.broker.assignment import assign
 from insync.broker.cluster_view import ClusterView
 from insync.broker.settings import Settings
 from insync.metadata import paths
@@ -158,7 +159,7 @@ class Topics:
     def _assignment(self, wanted: Wanted, *, first: int = 0) -> list[tuple[BrokerId, ...]]:
         if wanted.assignment:
             return self._given_assignment(wanted.assignment)
-        brokers = sorted(self._view.live)
+        racks = {broker: record.rack for broker, record in self._view.brokers.items()}
         count = wanted.partitions
         if count == -1:
             count = self._settings.integer("num.partitions")
@@ -166,17 +167,18 @@ class Topics:
         if factor == -1:
             factor = self._settings.integer("default.replication.factor")
         if factor == -1:
-            factor = min(REPLICATION_FACTOR_DEFAULT, len(brokers))
+            factor = min(REPLICATION_FACTOR_DEFAULT, len(racks))
         if not 1 <= count <= PARTITIONS_MAX:
             raise TopicRefused(
                 ErrorCode.invalid_partitions, f"{count} partitions; 1 to {PARTITIONS_MAX}"
             )
-        if not 1 <= factor <= len(brokers):
+        if not 1 <= factor <= len(racks):
             raise TopicRefused(
                 ErrorCode.invalid_replication_factor,
-                f"replication factor {factor}, but {len(brokers)} brokers are alive",
+                f"replication factor {factor}, but {len(racks)} brokers are alive",
             )
-        return spread(brokers, count, factor, first=first + self._random.randrange(len(brokers)))
+        begin = first + self._random.randrange(len(racks))
+        return assign(racks, count=count, factor=factor, first=begin)
 
     def _given_assignment(
         self, assignment: Mapping[int, Sequence[int]]
@@ -192,19 +194,3 @@ class Topics:
             except BadPlan as refusal:
                 raise TopicRefused(ErrorCode.invalid_replica_assignment, str(refusal)) from None
         return replicas
-
-
-def spread(
-    brokers: Sequence[BrokerId], count: int, factor: int, *, first: int
-) -> list[tuple[BrokerId, ...]]:
-    """Leaders in turn; each turn round, the followers shift by one, so that no pair repeats."""
-    size = len(brokers)
-    found = []
-    for number in range(count):
-        leader = (first + number) % size
-        shift = number // size
-        others = [
-            brokers[(leader + 1 + (shift + step) % (size - 1)) % size] for step in range(factor - 1)
-        ]
-        found.append((brokers[leader], *others))
-    return found
