@@ -60,7 +60,7 @@ def test_replicas_are_distinct_and_as_many_racks_apart_as_there_are(
 def test_leaders_are_balanced_within_one(asked: tuple[Racks, int, int, int]) -> None:
     brokers, count, factor, first = asked
     found = assign(brokers, count=count, factor=factor, first=first)
-    led = Counter({broker: 0 for broker in brokers})
+    led = Counter(dict.fromkeys(brokers, 0))
     led.update(replicas[0] for replicas in found)
     assert max(led.values()) - min(led.values()) <= 1
 
@@ -70,9 +70,9 @@ def test_leaders_are_balanced_within_one(asked: tuple[Racks, int, int, int]) -> 
 def test_racks_of_one_size_hold_equally_many_replicas_per_broker(
     asked: tuple[Racks, int, int, int],
 ) -> None:
-    """Exactly after whole turns; within a turn each place in the list gives a broker one or none."""
+    """Exactly, after whole turns; within a turn each place in a list gives a broker one at most."""
     brokers, count, factor, first = asked
-    held = Counter({broker: 0 for broker in brokers})
+    held = Counter(dict.fromkeys(brokers, 0))
     for replicas in assign(brokers, count=count, factor=factor, first=first):
         held.update(replicas)
     spread = max(held.values()) - min(held.values())

@@ -134,6 +134,24 @@ SETTINGS: Final = _table(
             doc="Let a replica that is not in sync lead when no other lives, and lose records.",
         ),
         Setting(
+            name="auto.leader.rebalance.enable",
+            default=True,
+            doc="Give leadership back to preferred replicas from time to time.",
+        ),
+        Setting(
+            name="leader.imbalance.check.interval.seconds",
+            default=300,
+            minimum=1,
+            maximum=INT_MAX,
+            doc="How often the controller looks whether preferred replicas lead.",
+        ),
+        Setting(
+            name="leader.imbalance.per.broker.percentage",
+            default=10,
+            maximum=100,
+            doc="The part of a broker's preferred partitions that others may lead.",
+        ),
+        Setting(
             name="min.insync.replicas",
             default=1,
             minimum=1,

@@ -6,7 +6,10 @@ controller's epoch and on every state it changes, and repeating it changes nothi
 controller begins with it, and a deposed one achieves nothing.
 
 Incarnations that were dealt with are remembered in the store: one that came back at once, before
-anybody saw it go, is found by its new incarnation.
+anybody saw it go, is found by its new incarnation. Whoever is made leader is checked to be the same
+incarnation still: another may lack the tail of the log that it was trusted for.
+
+From time to time it also gives leadership back to preferred replicas (`preferred.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+from insync.controller.preferred import Rebalance, leaderships_to_return
 from insync.metadata import paths
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.records import BrokerRecord, decode_config, decode_state, encode_state
@@ -29,10 +33,17 @@ RETRY_MS = 50
 
 logger = logging.getLogger(__name__)
 
+Changed = Mapping[str, tuple[PartitionState, int]]  # a state to be, and the version it builds on
+
 
 class Controller:
     def __init__(
-        self, *, broker: BrokerId, store: MetadataStore, unclean_default: bool = False
+        self,
+        *,
+        broker: BrokerId,
+        store: MetadataStore,
+        unclean_default: bool = False,
+        rebalance: Rebalance | None = None,
     ) -> None:
         self._broker = broker
         self._store = store
@@ -40,12 +51,18 @@ class Controller:
         self._wake = asyncio.Event()
         self._epoch_version: int | None = None  # of the epoch node, while this is the controller
         self._unwatch = store.watch(self._on_changes)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._rebalance = rebalance  # None: leadership stays where it is
+        self._is_rebalance_due = False
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run())]
+        if rebalance is not None:
+            self._tasks.append(loop.create_task(self._remember_to_rebalance(rebalance)))
 
     async def stop(self) -> None:
         self._unwatch()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -58,6 +75,9 @@ class Controller:
             try:
                 if await self._is_controller():
                     await self._deal_with_brokers()
+                    await self._return_leaderships()
+                else:
+                    self._is_rebalance_due = False
             except Conflict as conflict:
                 logger.debug("a step came too late: %s", conflict)
                 self._wake.set()
@@ -95,26 +115,62 @@ class Controller:
 
     async def _deal_with_brokers(self) -> None:
         """Bring every partition in line with the brokers that live now."""
-        live = self._live()
-        seen = {
-            BrokerId(int(name)): Incarnation(int(entry.value))
-            for name in self._store.children(SEEN)
-            if (entry := self._store.get(f"{SEEN}/{name}")) is not None
-        }
+        live, seen = self._live(), self._seen()
         ended = [broker for broker in seen if live.get(broker) != seen[broker]]
         changed = self._after(frozenset(live), ended)
-        marks = self._marks(live, seen)
-        paths_changed = sorted(changed)
-        while paths_changed or marks:
-            now, paths_changed = paths_changed[:STEP_MAX], paths_changed[STEP_MAX:]
-            step: list[Operation] = [self._still_controller()]
-            step += [Write(path, encode_state(changed[path][0]), changed[path][1]) for path in now]
-            if not paths_changed:
-                step += marks  # only with the last partition is a broker dealt with
-                marks = []
-            await self._store.commit(*step)
+        await self._commit(changed, live, marks=self._marks(live, seen))
         if changed:
             logger.info("controller: %d partitions follow brokers %s", len(changed), sorted(live))
+
+    async def _remember_to_rebalance(self, rebalance: Rebalance) -> None:
+        while True:
+            await asyncio.sleep(rebalance.interval_s)
+            self._is_rebalance_due = True
+            self._wake.set()
+
+    async def _return_leaderships(self) -> None:
+        """Give preferred replicas their leadership back, if that is due."""
+        if self._rebalance is None or not self._is_rebalance_due:
+            return
+        live, seen = self._live(), self._seen()
+        states, versions = {}, {}
+        for entry in self._store.under(paths.TOPICS):
+            if paths.partition_of(entry.path) is not None:
+                states[entry.path] = decode_state(entry.value)
+                versions[entry.path] = entry.version
+        returned = leaderships_to_return(
+            states,
+            # Of one that is back and not dealt with yet, the ISR still means the former life.
+            live={broker for broker in live if live[broker] == seen.get(broker)},
+            percentage_max=self._rebalance.percentage_max,
+        )
+        changed = {path: (state, versions[path]) for path, state in returned.items()}
+        await self._commit(changed, live)
+        self._is_rebalance_due = False
+        if changed:
+            logger.info("controller: %d partitions are led by their first again", len(changed))
+
+    async def _commit(
+        self,
+        changed: Changed,
+        live: Mapping[BrokerId, Incarnation],
+        marks: Sequence[Operation] = (),
+    ) -> None:
+        """Write these states in as many steps as it takes, and the marks with the last one."""
+        left = sorted(changed)
+        while left or marks:
+            now, left = left[:STEP_MAX], left[STEP_MAX:]
+            states = {path: changed[path][0] for path in now}
+            leaders = {state.leader for state in states.values() if state.leader is not None}
+            step: list[Operation] = [self._still_controller()]
+            step += [Check(paths.session(live[leader])) for leader in sorted(leaders)]
+            step += [
+                Write(path, encode_state(state), changed[path][1]) for path, state in states.items()
+            ]
+            if not left:
+                step += marks  # only with the last partition is a broker dealt with
+                marks = ()
+            await self._store.commit(*step)
 
     def _live(self) -> dict[BrokerId, Incarnation]:
         found = {}
@@ -124,6 +180,13 @@ class Controller:
                 record = BrokerRecord.decode(int(name), entry.value)
                 found[record.broker] = record.incarnation
         return found
+
+    def _seen(self) -> dict[BrokerId, Incarnation]:
+        return {
+            BrokerId(int(name)): Incarnation(int(entry.value))
+            for name in self._store.children(SEEN)
+            if (entry := self._store.get(f"{SEEN}/{name}")) is not None
+        }
 
     def _still_controller(self) -> Operation:
         return Check(paths.CONTROLLER_EPOCH, self._epoch_version)

@@ -24,6 +24,7 @@ from insync.broker.settings import Settings
 from insync.broker.topics import Topics
 from insync.client.connection import ClientConnection
 from insync.controller.controller import Controller
+from insync.controller.preferred import Rebalance
 from insync.metadata import paths
 from insync.metadata.errors import Conflict, Unavailable
 from insync.metadata.records import BrokerRecord
@@ -155,6 +156,7 @@ class Node:
             broker=self.broker,
             store=store,
             unclean_default=self.settings.flag("unclean.leader.election.enable"),
+            rebalance=self._rebalance(),
         )
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -241,6 +243,14 @@ class Node:
     def _new_id(self) -> bytes:
         alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
         return "".join(self.world.random.choices(alphabet, k=22)).encode()
+
+    def _rebalance(self) -> Rebalance | None:
+        if not self.settings.flag("auto.leader.rebalance.enable"):
+            return None
+        return Rebalance(
+            interval_s=self.settings.integer("leader.imbalance.check.interval.seconds"),
+            percentage_max=self.settings.integer("leader.imbalance.per.broker.percentage"),
+        )
 
     def _log_config(self, topic: str) -> LogConfig:
         settings = self.settings.for_topic(self.view.topic_configs.get(topic, {}))

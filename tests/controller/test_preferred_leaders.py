@@ -1,0 +1,237 @@
+"""Leadership goes back to the first replica when it is due, and only then: on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from partition_helpers import partition
+
+from insync.controller.controller import Controller
+from insync.controller.preferred import Rebalance, leaderships_to_return
+from insync.metadata import paths
+from insync.metadata.memory import MemoryStore, MemoryTree
+from insync.metadata.records import BrokerRecord, decode_state, encode_state
+from insync.metadata.store import Create, Delete, Write
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId, Incarnation
+from insync.sim.life import Life
+from insync.sim.virtual_loop import VirtualLoop
+
+INTERVAL_S = 300
+AT_HOME = partition(2, 1, leader=2)
+ABROAD = partition(2, 1, leader=1)
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    yield loop
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+class World:
+    """Brokers that are registered, one of them the controller, and the partitions they hold."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.tree = MemoryTree()
+        self.stores: dict[int, MemoryStore] = {}
+        self.incarnations: dict[int, int] = {}
+
+    async def register(self, number: int) -> None:
+        store = self.stores[number] = MemoryStore(self.tree, clock_ms=self.loop.clock_ms)
+        await store.start()
+        incarnation = self.incarnations[number] = await store.open_session(f"broker-{number}")
+        record = BrokerRecord(
+            broker=BrokerId(number), incarnation=Incarnation(incarnation), host="h", port=9
+        )
+        await store.commit(Create(paths.broker_id(number), record.encode(), ephemeral=True))
+
+    async def begin(
+        self, states: dict[int, PartitionState], rebalance: Rebalance | None
+    ) -> Controller:
+        for number in (1, 2, 3):
+            await self.register(number)
+        controller = Controller(
+            broker=BrokerId(1), store=self.stores[1], unclean_default=False, rebalance=rebalance
+        )
+        await asyncio.sleep(1)
+        await self.stores[1].commit(
+            *(
+                Create(paths.partition_state("t", number), encode_state(state))
+                for number, state in states.items()
+            )
+        )
+        return controller
+
+    def state(self, number: int = 0) -> PartitionState:
+        entry = self.stores[3].get(paths.partition_state("t", number))
+        assert entry is not None
+        return decode_state(entry.value)
+
+    def leaders(self, count: int) -> list[int | None]:
+        return [self.state(number).leader for number in range(count)]
+
+
+Story = Callable[[World], Awaitable[None]]
+
+
+def play(loop: VirtualLoop, story: Story) -> None:
+    loop.run_until_complete(story(World(loop)))
+
+
+def test_it_happens_when_it_is_due_and_not_before(loop: VirtualLoop) -> None:
+    async def story(world: World) -> None:
+        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+        await asyncio.sleep(INTERVAL_S - 2)
+        assert world.state() == ABROAD
+        await asyncio.sleep(2)
+        assert world.state() == ABROAD.led_by(BrokerId(2))
+
+    play(loop, story)
+
+
+def test_never_when_it_is_off(loop: VirtualLoop) -> None:
+    async def story(world: World) -> None:
+        await world.begin({0: ABROAD}, None)
+        await asyncio.sleep(10 * INTERVAL_S)
+        assert world.state() == ABROAD
+
+    play(loop, story)
+
+
+@pytest.mark.parametrize(("abroad", "returned"), [(1, False), (2, True), (20, True)])
+def test_not_until_more_than_the_percentage_is_led_by_others(
+    loop: VirtualLoop,
+    abroad: int,
+    returned: bool,  # noqa: FBT001
+) -> None:
+    """Five percent of twenty may be led by others: one, of those of this broker alone."""
+
+    async def story(world: World) -> None:
+        states = {number: ABROAD if number < abroad else AT_HOME for number in range(20)}
+        states |= {number: partition(3, 1, leader=3) for number in range(20, 40)}
+        await world.begin(states, Rebalance(interval_s=INTERVAL_S, percentage_max=5))
+        await asyncio.sleep(INTERVAL_S + 1)
+        kept = abroad if not returned else 0
+        assert world.leaders(20) == [1] * kept + [2] * (20 - kept)
+
+    play(loop, story)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        partition(2, 1, isr=(1,), leader=1),
+        partition(4, 1, leader=1),
+        partition(2, 1, leader=1, adding=(2,)),
+        partition(1, 2, leader=1, removing=(2,)),
+    ],
+    ids=["not in sync", "not alive", "moving", "already"],
+)
+def test_who_may_not_lead_is_not_asked_to(state: PartitionState) -> None:
+    live = {BrokerId(1), BrokerId(2), BrokerId(3)}
+    assert leaderships_to_return({"p": state}, live=live, percentage_max=0) == {}
+
+
+def test_who_resigned_lately_waits_where_it_resigned() -> None:
+    live = {BrokerId(1), BrokerId(2)}
+    found = leaderships_to_return(
+        {"a": ABROAD, "b": ABROAD},
+        live=live,
+        percentage_max=10,
+        cooling={"a": {BrokerId(2)}},
+    )
+    assert found == {"b": ABROAD.led_by(BrokerId(2))}
+
+
+def test_a_change_that_came_first_is_respected(loop: VirtualLoop) -> None:
+    """The store takes a while; meanwhile the ISR shrinks, and the preferred one is out of it."""
+
+    async def story(world: World) -> None:
+        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+        path = paths.partition_state("t", 0)
+        shrunk = partition(2, 1, isr=(1,), leader=1)
+
+        def delayed() -> int:
+            world.tree.delay_ms = lambda: 0
+            world.tree.step([Write(path, encode_state(shrunk), 0)], None)
+            return 50
+
+        world.tree.delay_ms = delayed
+        await asyncio.sleep(INTERVAL_S + 2)
+        assert world.state() == shrunk
+
+    play(loop, story)
+
+
+def test_a_deposed_controller_moves_nothing(loop: VirtualLoop) -> None:
+    """Its step is under way when another broker becomes the controller."""
+
+    async def story(world: World) -> None:
+        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+
+        def delayed() -> int:
+            world.tree.delay_ms = lambda: 0
+            epoch = world.tree.entries[paths.CONTROLLER_EPOCH]
+            controller = world.tree.entries[paths.CONTROLLER]
+            world.tree.step([Write(epoch.path, b"9", epoch.version)], None)
+            world.tree.step([Delete(controller.path)], None)
+            world.tree.step([Create(controller.path, b"2")], None)
+            return 50
+
+        world.tree.delay_ms = delayed
+        await asyncio.sleep(10 * INTERVAL_S)
+        assert world.state() == ABROAD
+
+    play(loop, story)
+
+
+def test_a_new_life_of_the_preferred_one_is_not_trusted_for_the_former(loop: VirtualLoop) -> None:
+    """It dies and is back while the step is under way: it leads only after it has caught up."""
+
+    async def story(world: World) -> None:
+        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+
+        def delayed() -> int:
+            world.tree.delay_ms = lambda: 0
+            world.tree.end_session(world.incarnations[2])
+            back = asyncio.ensure_future(world.register(2))
+            back.add_done_callback(lambda done: done.result())
+            return 50
+
+        world.tree.delay_ms = delayed
+        await asyncio.sleep(INTERVAL_S + 2)
+        assert world.state().leader == 1
+        assert world.state().isr == (1,)
+        assert world.state().leader_epoch == ABROAD.leader_epoch
+
+    play(loop, story)
+
+
+def test_after_its_return_a_broker_leads_again(loop: VirtualLoop) -> None:
+    """The whole cluster: its preferred partitions wait for the check, then go home."""
+
+    async def story() -> None:
+        life = Life(7, loop)
+        for number in life.brokers:
+            await life.start(number)
+        client = life.client(200, 0)
+        await client.append([b"a"])
+        first = client.leader_id
+        await life.crash(first)
+        await client.append([b"b"])
+        assert client.leader_id != first
+        await life.start(first)
+        await asyncio.sleep(INTERVAL_S + 5)
+        assert await client.append([b"c"]) == 2
+        assert client.leader_id == first
+
+    loop.run_until_complete(story())
