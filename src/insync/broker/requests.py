@@ -284,10 +284,12 @@ class Requests:
     async def _create_partitions(self, request: Any) -> answers.Values:
         results: list[answers.Values] = []
         for each in request.topics:
-            assignment = [a.broker_ids for a in each.assignments] if each.assignments else None
+            given = each.assignments
+            assignment = None if given is None else [each.broker_ids for each in given]
             try:
-                if not request.validate_only:
-                    await self._topics.grow(each.name, each.count, assignment)
+                await self._topics.grow(
+                    each.name, each.count, assignment, validate_only=request.validate_only
+                )
             except TopicRefused as refused:
                 results.append(_refused(each.name, refused))
             else:

@@ -7,7 +7,7 @@ clients ask any broker for it next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from uuid import UUID
@@ -20,14 +20,23 @@ from insync.broker.settings import Settings
 from insync.metadata import paths
 from insync.metadata.errors import BadTopicName, Conflict
 from insync.metadata.records import TopicRecord, encode_config, encode_state
-from insync.metadata.store import Create, Delete, MetadataStore, Operation, Write
+from insync.metadata.store import (
+    CheckAbsent,
+    Create,
+    Delete,
+    Entry,
+    MetadataStore,
+    Operation,
+    Write,
+)
 from insync.rules.partition_state import PartitionState
 from insync.rules.reassignment import check_target
 from insync.rules.refusals import BadPlan, BadSetting
 from insync.rules.values import BrokerId, LeaderEpoch
 
 REPLICATION_FACTOR_DEFAULT = 3
-PARTITIONS_MAX = 10_000  # of one topic: one step of the store makes them all
+PARTITIONS_MAX = 10_000  # of one topic: one step of the store makes, or deletes, them all
+ATTEMPTS_MAX = 10
 
 
 class TopicRefused(Exception):
@@ -94,52 +103,83 @@ class Topics:
             ) from None
         return record
 
-    async def grow(self, name: str, count: int, assignment: Sequence[Sequence[int]] | None) -> None:
-        topic = self._view.topics.get(name)
-        entry = self._store.get(paths.topic(name)) if topic is not None else None
-        if topic is None or entry is None:
-            raise TopicRefused(ErrorCode.unknown_topic_or_partition, f"no topic '{name}'")
-        more = count - topic.partitions
-        if more <= 0:
-            raise TopicRefused(
-                ErrorCode.invalid_partitions,
-                f"Topic '{name}' has {topic.partitions} partitions; {count} is not an increase.",
+    async def grow(
+        self,
+        name: str,
+        count: int,
+        assignment: Sequence[Sequence[int]] | None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Make it `count` partitions in all; an assignment names the replicas of the new ones."""
+
+        def step() -> list[Operation]:
+            topic, entry = self._known(name)
+            more = count - topic.partitions
+            if more <= 0:
+                raise TopicRefused(
+                    ErrorCode.invalid_partitions,
+                    f"Topic '{name}' has {topic.partitions} partitions; {count} is no increase.",
+                )
+            _check_count(count)
+            if assignment is not None and len(assignment) != more:
+                raise TopicRefused(
+                    ErrorCode.invalid_replica_assignment,
+                    f"{more} partitions are new, but {len(assignment)} replica lists are given",
+                )
+            wanted = Wanted(
+                name=name,
+                partitions=more,
+                replication_factor=topic.replication_factor,
+                assignment=None if assignment is None else dict(enumerate(assignment)),
             )
-        wanted = Wanted(
-            name=name,
-            partitions=more,
-            replication_factor=topic.replication_factor,
-            assignment=None if assignment is None else dict(enumerate(assignment)),
-        )
-        replicas = self._assignment(wanted, first=topic.partitions)
-        grown = replace(topic, partitions=count)
-        try:
-            await self._store.commit(
+            replicas = self._assignment(wanted, first=topic.partitions)
+            if len(replicas[0]) != topic.replication_factor:
+                raise TopicRefused(
+                    ErrorCode.invalid_replica_assignment,
+                    f"the partitions of '{name}' have {topic.replication_factor} replicas each",
+                )
+            grown = replace(topic, partitions=count)
+            return [
                 Write(entry.path, grown.encode(), entry.version),
                 *self._states(name, replicas, first=topic.partitions),
-            )
-        except Conflict:
-            raise TopicRefused(
-                ErrorCode.request_timed_out, "another change came first; try again"
-            ) from None
+            ]
+
+        if validate_only:
+            step()
+        else:
+            await self._commit(step)
 
     async def delete(self, name: str) -> None:
+        def step() -> list[Operation]:
+            topic, entry = self._known(name)
+            config = paths.topic_config(name)
+            return [
+                # At this version: partitions that were added meanwhile would be left behind.
+                Delete(entry.path, entry.version),
+                Delete(paths.topic_id(topic.topic_id)),
+                *(Delete(each.path) for each in self._store.under(paths.partitions(name))),
+                Delete(config) if self._store.get(config) else CheckAbsent(config),
+            ]
+
+        await self._commit(step)
+
+    def _known(self, name: str) -> tuple[TopicRecord, Entry]:
         topic = self._view.topics.get(name)
-        if topic is None:
+        entry = None if topic is None else self._store.get(paths.topic(name))
+        if topic is None or entry is None:
             raise TopicRefused(ErrorCode.unknown_topic_or_partition, f"no topic '{name}'")
-        step: list[Operation] = [
-            Delete(paths.topic(name)),
-            Delete(paths.topic_id(topic.topic_id)),
-        ]
-        step += [Delete(entry.path) for entry in self._store.under(paths.partitions(name))]
-        if name in self._view.topic_configs:
-            step.append(Delete(paths.topic_config(name)))
-        try:
-            await self._store.commit(*step)
-        except Conflict:
-            raise TopicRefused(
-                ErrorCode.request_timed_out, "another change came first; try again"
-            ) from None
+        return topic, entry
+
+    async def _commit(self, step: Callable[[], list[Operation]]) -> None:
+        """Make the step, anew when another change came first: the view then includes that one."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._store.commit(*step())
+            except Conflict:
+                continue
+            return
+        raise TopicRefused(ErrorCode.request_timed_out, "other changes kept coming first")
 
     def _states(
         self, name: str, assignment: Sequence[tuple[BrokerId, ...]], *, first: int
@@ -168,10 +208,7 @@ class Topics:
             factor = self._settings.integer("default.replication.factor")
         if factor == -1:
             factor = min(REPLICATION_FACTOR_DEFAULT, len(racks))
-        if not 1 <= count <= PARTITIONS_MAX:
-            raise TopicRefused(
-                ErrorCode.invalid_partitions, f"{count} partitions; 1 to {PARTITIONS_MAX}"
-            )
+        _check_count(count)
         if not 1 <= factor <= len(racks):
             raise TopicRefused(
                 ErrorCode.invalid_replication_factor,
@@ -187,10 +224,22 @@ class Topics:
             raise TopicRefused(
                 ErrorCode.invalid_replica_assignment, "number the partitions from 0 without gaps"
             )
+        _check_count(len(assignment))
         replicas = [tuple(BrokerId(b) for b in assignment[n]) for n in sorted(assignment)]
         for each in replicas:
             try:
                 check_target(each, known=self._view.live)
             except BadPlan as refusal:
                 raise TopicRefused(ErrorCode.invalid_replica_assignment, str(refusal)) from None
+        if len({len(each) for each in replicas}) > 1:
+            raise TopicRefused(
+                ErrorCode.invalid_replica_assignment, "give every partition as many replicas"
+            )
         return replicas
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise TopicRefused(
+            ErrorCode.invalid_partitions, f"{count} partitions; 1 to {PARTITIONS_MAX} can be had"
+        )

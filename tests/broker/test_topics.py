@@ -1,0 +1,144 @@
+"""Topics as steps of the store: what is refused leaves nothing, and rivals respect each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from insync.broker.cluster_view import ClusterView
+from insync.broker.settings import Settings
+from insync.broker.topics import PARTITIONS_MAX, TopicRefused, Topics, Wanted
+from insync.metadata import paths
+from insync.metadata.memory import MemoryStore, MemoryTree
+from insync.metadata.records import BrokerRecord
+from insync.metadata.store import Create
+from insync.rules.values import BrokerId, Incarnation
+
+
+class World:
+    """Three registered brokers; each handle is one of them that takes requests."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+
+    async def topics(self) -> Topics:
+        store = MemoryStore(self.tree, clock_ms=lambda: 0)
+        await store.start()
+        self.view = ClusterView(store)
+        return Topics(store=store, view=self.view, settings=Settings({}), random=Random(1))  # noqa: S311
+
+    async def register(self, racks: Sequence[str | None]) -> None:
+        for number, rack in enumerate(racks, start=1):
+            record = BrokerRecord(
+                broker=BrokerId(number),
+                incarnation=Incarnation(number),
+                host="h",
+                port=9,
+                rack=rack,
+            )
+            self.tree.step([Create(paths.broker_id(number), record.encode())], None)
+
+
+def play(
+    story: Callable[[World], Awaitable[None]], racks: Sequence[str | None] = (None,) * 3
+) -> None:
+    async def whole() -> None:
+        world = World()
+        await world.register(racks)
+        await story(world)
+
+    asyncio.run(whole())
+
+
+def test_replicas_of_a_new_topic_stand_in_different_racks() -> None:
+    async def story(world: World) -> None:
+        topics = await world.topics()
+        await topics.create(Wanted(name="t", partitions=6, replication_factor=2))
+        await topics.grow("t", 12, None)
+        for state in world.view.states.values():
+            assert len({broker <= 2 for broker in state.replicas}) == 2
+
+    play(story, racks=("a", "a", "b", "b"))
+
+
+@pytest.mark.parametrize(
+    ("count", "assignment", "code"),
+    [
+        (3, None, ErrorCode.invalid_partitions),
+        (0, None, ErrorCode.invalid_partitions),
+        (PARTITIONS_MAX + 1, None, ErrorCode.invalid_partitions),
+        (5, [[1, 2]], ErrorCode.invalid_replica_assignment),
+        (4, [[1, 2], [2, 3]], ErrorCode.invalid_replica_assignment),
+        (4, [], ErrorCode.invalid_replica_assignment),
+        (4, [[1, 2, 3]], ErrorCode.invalid_replica_assignment),
+        (4, [[1, 1]], ErrorCode.invalid_replica_assignment),
+        (4, [[1, 9]], ErrorCode.invalid_replica_assignment),
+        (5, [[1, 2], [1]], ErrorCode.invalid_replica_assignment),
+    ],
+)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_growth_that_makes_no_sense_changes_nothing(
+    count: int,
+    assignment: list[list[int]] | None,
+    code: ErrorCode,
+    validate_only: bool,  # noqa: FBT001
+) -> None:
+    async def story(world: World) -> None:
+        topics = await world.topics()
+        await topics.create(Wanted(name="t", partitions=3, replication_factor=2))
+        before = dict(world.tree.entries)
+        with pytest.raises(TopicRefused) as refused:
+            await topics.grow("t", count, assignment, validate_only=validate_only)
+        assert refused.value.code is code
+        assert world.tree.entries == before
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [{0: [1, 2], 1: [1]}, {1: [1]}, {0: []}, {key: [1] for key in range(PARTITIONS_MAX + 1)}],
+    ids=["uneven", "gap", "nobody", "too many"],
+)
+def test_an_assignment_no_topic_can_have(assignment: dict[int, list[int]]) -> None:
+    async def story(world: World) -> None:
+        topics = await world.topics()
+        before = dict(world.tree.entries)
+        with pytest.raises(TopicRefused):
+            await topics.create(Wanted(name="t", assignment=assignment))
+        assert world.tree.entries == before
+
+    play(story)
+
+
+def test_growth_that_is_only_tried_changes_nothing() -> None:
+    async def story(world: World) -> None:
+        topics = await world.topics()
+        await topics.create(Wanted(name="t"))
+        before = dict(world.tree.entries)
+        await topics.grow("t", 7, None, validate_only=True)
+        assert world.tree.entries == before
+
+    play(story)
+
+
+def test_a_topic_that_grows_while_it_is_deleted_leaves_nothing_behind() -> None:
+    """The deletion is on its way when the growth comes first; it then takes everything."""
+
+    async def story(world: World) -> None:
+        one, other = await world.topics(), await world.topics()
+        before = dict(world.tree.entries)
+        await one.create(Wanted(name="t", config={"retention.ms": "9"}))
+        delays = iter([50, 0])
+        world.tree.delay_ms = lambda: next(delays, 0)
+        deletion = asyncio.ensure_future(one.delete("t"))
+        await asyncio.sleep(0)
+        await other.grow("t", 4, None)
+        await deletion
+        assert world.tree.entries == before
+
+    play(story)
