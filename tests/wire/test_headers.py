@@ -62,7 +62,7 @@ def test_each_clients_headers(client: str, api: Api, version: int, header_versio
 
 @pytest.mark.property
 @given(
-    api=st.sampled_from(Api),
+    api=st.sampled_from(list(SUPPORTED)),
     correlation_id=int32s,
     client_id=st.none() | texts,
     body=st.binary(max_size=9),

@@ -12,12 +12,19 @@ from kio.serial import entity_reader
 from wire_values import FEWEST, kio_bytes, sample
 
 from insync.wire import messages
-from insync.wire.apis import PRODUCE_VERSIONS, SUPPORTED, Api, is_flexible, is_supported
+from insync.wire.apis import (
+    ASKED_OF_OTHERS,
+    PRODUCE_VERSIONS,
+    SUPPORTED,
+    Api,
+    is_flexible,
+    is_supported,
+)
 from insync.wire.messages import BadMessage
 
 IN_KIO = [
     (api, version)
-    for api, versions in SUPPORTED.items()
+    for api, versions in {**SUPPORTED, **ASKED_OF_OTHERS}.items()
     if api is not Api.BROKER_HELLO
     for version in (PRODUCE_VERSIONS if api is Api.PRODUCE else versions)
 ]
@@ -35,6 +42,7 @@ def test_any_integers_may_be_asked_for() -> None:
     assert not is_supported(Api.FETCH, 19)
     assert not is_supported(Api.FETCH, -1)
     assert not is_supported(9999, 0)
+    assert not is_supported(Api.DESCRIBE_CONFIGS, 4)
     assert not is_flexible(9999, 100)
     assert not is_flexible(Api.BROKER_HELLO, 0)
 

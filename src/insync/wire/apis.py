@@ -20,8 +20,11 @@ class Api(IntEnum):
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
     CREATE_PARTITIONS = 37
+    LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
     BROKER_HELLO = 32000  # brokers to brokers only; far above any key Kafka will give out
 
 
@@ -48,6 +51,15 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
     }
 )
 
+# What our tools ask of other people's brokers and ours do not answer yet.
+ASKED_OF_OTHERS: Final[Mapping[Api, range]] = MappingProxyType(
+    {
+        Api.DESCRIBE_CONFIGS: _through(1, 4),
+        Api.LIST_PARTITION_REASSIGNMENTS: _through(0, 0),
+        Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
+    }
+)
+
 PRODUCE_VERSIONS: Final = _through(3, 13)
 FETCH_VERSIONS: Final = SUPPORTED[Api.FETCH]
 
@@ -62,8 +74,11 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
     Api.DELETE_TOPICS: 4,
     Api.INIT_PRODUCER_ID: 2,
     Api.OFFSET_FOR_LEADER_EPOCH: 4,
+    Api.DESCRIBE_CONFIGS: 4,
     Api.CREATE_PARTITIONS: 2,
+    Api.LIST_PARTITION_REASSIGNMENTS: 0,
     Api.DESCRIBE_CLUSTER: 0,
+    Api.DESCRIBE_TOPIC_PARTITIONS: 0,
     Api.BROKER_HELLO: _NEVER,
 }
 
@@ -78,4 +93,4 @@ def is_flexible(api_key: int, version: int) -> bool:
     return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
 
 
-_KEYS: Final = frozenset(int(api) for api in Api)
+_KEYS: Final = frozenset(int(api) for api in SUPPORTED)

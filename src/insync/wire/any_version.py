@@ -1,0 +1,75 @@
+"""Messages of any version from one set of values.
+
+Whoever writes a message says what it knows once, as nested maps; each version takes the fields it
+has and defaults the rest. Only for messages that are not hot.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any, get_args
+
+from kio.schema.errors import ErrorCode
+
+Values = Mapping[str, Any]
+
+_BLANKS: tuple[tuple[type, object], ...] = (
+    (timedelta, timedelta(0)),
+    (ErrorCode, ErrorCode.none),
+    (bool, False),
+    (str, ""),
+    (int, 0),
+)
+
+
+def build(entity: Any, values: Values) -> Any:
+    """An entity of kio's class `entity`; values it has no field for are left out."""
+    given = {}
+    for name, nested, blank in _plan(entity):
+        if name in values:
+            given[name] = _given(nested, values[name])
+        elif blank is not MISSING:
+            given[name] = blank
+    return entity(**given)
+
+
+def _given(nested: Any, value: Any) -> Any:
+    if nested is None or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return build(nested, value)
+    return tuple(build(nested, each) for each in value)
+
+
+@cache
+def _plan(entity: Any) -> list[tuple[str, Any, object]]:
+    """Each field: its name, the entity it is or is a list of, and what it is when nobody says."""
+    return [(field.name, _nested(field), _blank(field)) for field in fields(entity)]
+
+
+def _nested(field: Field[Any]) -> Any:
+    inner = [part for part in _parts(field.type) if is_dataclass(part)]
+    return inner[0] if inner else None
+
+
+def _parts(annotation: Any) -> list[Any]:
+    arguments = get_args(annotation)
+    return [annotation, *(part for each in arguments for part in _parts(each))]
+
+
+def _blank(field: Field[Any]) -> object:
+    if field.default is not MISSING or field.default_factory is not MISSING:
+        return MISSING
+    parts = _parts(field.type)
+    if type(None) in parts or uuid.UUID in parts:
+        return None
+    if any(getattr(part, "__origin__", None) is tuple for part in parts):
+        return ()
+    for kind, blank in _BLANKS:
+        if any(isinstance(part, type) and issubclass(part, kind) for part in parts):
+            return blank
+    return MISSING
