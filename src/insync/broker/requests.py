@@ -255,6 +255,7 @@ class Requests:
                         "topic_id": record.topic_id,
                         "num_partitions": record.partitions,
                         "replication_factor": record.replication_factor,
+                        "configs": self._topics.settings_of(wanted.config or {}),
                     }
                 )
         return {"topics": results}

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker.assignment import assign
 from insync.broker.cluster_view import ClusterView
-from insync.broker.settings import Settings
+from insync.broker.settings import TOPIC_SETTINGS, Settings
 from insync.metadata import paths
 from insync.metadata.errors import BadTopicName, Conflict
 from insync.metadata.records import TopicRecord, encode_config, encode_state
@@ -33,10 +33,12 @@ from insync.rules.partition_state import PartitionState
 from insync.rules.reassignment import check_target
 from insync.rules.refusals import BadPlan, BadSetting
 from insync.rules.values import BrokerId, LeaderEpoch
+from insync.wire.any_version import Values
 
 REPLICATION_FACTOR_DEFAULT = 3
 PARTITIONS_MAX = 10_000  # of one topic: one step of the store makes, or deletes, them all
 ATTEMPTS_MAX = 10
+TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5  # where a setting comes from
 
 
 class TopicRefused(Exception):
@@ -163,6 +165,22 @@ class Topics:
             ]
 
         await self._commit(step)
+
+    def settings_of(self, overrides: Mapping[str, str]) -> list[Values]:
+        """A topic's settings and where each comes from, as CreateTopics tells them."""
+        broker, effective = self._settings, self._settings.for_topic(overrides)
+        found: list[Values] = []
+        for name, setting in sorted(TOPIC_SETTINGS.items()):
+            source = STATIC_BROKER_CONFIG if setting.name in broker.given else DEFAULT_CONFIG
+            value = effective[setting.name]
+            found.append(
+                {
+                    "name": name,
+                    "value": str(value).lower() if isinstance(value, bool) else str(value),
+                    "config_source": TOPIC_CONFIG if name in overrides else source,
+                }
+            )
+        return found
 
     def _known(self, name: str) -> tuple[TopicRecord, Entry]:
         topic = self._view.topics.get(name)
