@@ -7,13 +7,20 @@ from typing import Annotated
 
 import typer
 from rich.console import RenderableType
+from typer.exceptions import TyperException
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
 
 
+class WrongUsage(TyperException):
+    """Flags that mean nothing, alone or together."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`main` prints the view, or with --json the data, and exits with the code."""
+    """`main` prints the view (text as it is), or with --json the data, and exits with the code."""
 
     data: object
     view: RenderableType

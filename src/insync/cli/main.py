@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.exceptions import TyperException
 
 from insync import __version__
-from insync.cli import broker, cluster, demo, explain
+from insync.cli import broker, cluster, demo, explain, topics
 from insync.cli.answer import Answer
 from insync.rules.refusals import Refusal
 
@@ -33,6 +33,7 @@ app = typer.Typer(
 app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
 app.command("broker")(broker.broker)
+app.command("topics")(topics.topics)
 app.add_typer(cluster.app, name="cluster")
 
 
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _render(answer: Answer) -> int:
     if answer.as_json:
         sys.stdout.write(json.dumps(answer.data, indent=2, ensure_ascii=False) + "\n")
+    elif isinstance(answer.view, str):
+        sys.stdout.write(answer.view)  # lines that scripts may cut by their tabs: never wrapped
     else:
         console = Console()
         if not console.is_terminal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
@@ -17,8 +18,21 @@ async def connect(host: str, port: int, protocol: ClientConnection) -> asyncio.T
     try:
         transport, _ = await loop.create_connection(lambda: protocol, host, port)
     except OSError as error:
-        raise Disconnected(f"cannot reach {host}:{port}: {error.strerror or error}") from None
+        raise Disconnected(f"cannot reach {host}:{port}: {_reason(error)}") from None
     return transport
+
+
+def _reason(error: OSError) -> str:
+    """What the system says: asyncio puts its own words and the address in place of it."""
+    number = error.errno or 0  # below 0: a name that was not found
+    return os.strerror(number) if number > 0 else error.strerror or str(error)
+
+
+class Sockets:
+    """This machine's network, where one is asked for."""
+
+    async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
+        return await connect(host, port, protocol)
 
 
 async def brokers_known_to(host: str, port: int) -> set[int]:

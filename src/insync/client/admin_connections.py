@@ -1,0 +1,242 @@
+"""A cluster as an administrator reaches it: any broker or the controller, in a version both speak.
+
+Nothing here is ours alone: what a broker can do is what its ApiVersions says, and the controller is
+whom Metadata names (Apache Kafka before KRaft takes changes nowhere else; later any broker does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from insync.client.connection import ClientConnection, Disconnected, Network
+from insync.rules.refusals import Refusal
+from insync.wire import messages
+from insync.wire.any_version import Values, build
+from insync.wire.apis import ASKED_OF_OTHERS, SUPPORTED, Api
+
+Address = tuple[str, int]
+T = TypeVar("T")
+
+SPOKEN: Final = {**SUPPORTED, **ASKED_OF_OTHERS}
+# What a client may send to any broker since 0.10: the answer tells the rest.
+API_VERSIONS_FIRST: Final = 0
+METADATA_FIRST: Final = 1  # version 0 knows no controller
+RETRY_S: Final = 0.05
+RETRY_S_MAX: Final = 1.0
+PORT_MAX: Final = 65535
+
+# What another attempt may mend without the administrator changing anything.
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.not_controller,
+        ErrorCode.broker_not_available,
+        ErrorCode.leader_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.throttling_quota_exceeded,
+    }
+)
+
+
+class Unreachable(Refusal):
+    """None of the given addresses is a broker that answers."""
+
+
+class TimedOut(Refusal):
+    """It was tried until the time was up."""
+
+
+class NotOffered(Refusal):
+    """The broker does not know this request, or not in a version that we do."""
+
+
+class Refused(Refusal):
+    """The cluster answered with an error; its own words, and the code."""
+
+    def __init__(self, code: ErrorCode, message: str | None, *, what: str) -> None:
+        super().__init__(f"{message or what} ({code.name.upper()})")
+        self.code = code
+
+
+class BadAddress(Refusal):
+    """Something that is not a list of HOST:PORT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long one answer, and one whole operation with its retries, may take."""
+
+    request_ms: int = 10_000
+    operation_ms: int = 30_000
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """`HOST:PORT,HOST:PORT`; an IPv6 address stands in brackets."""
+    addresses = []
+    for each in text.split(","):
+        host, _, port = each.strip().rpartition(":")
+        is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX
+        if not host or not is_port:
+            raise BadAddress(f"{each.strip()!r} is not HOST:PORT")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return addresses
+
+
+class Connections:
+    def __init__(
+        self,
+        network: Network,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str = "insync-admin",
+        patience: Patience | None = None,
+    ) -> None:
+        assert bootstrap, "there is somebody to ask"
+        self._network = network
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self.patience = patience or Patience()
+        self._open: dict[Address, tuple[ClientConnection, dict[int, range]]] = {}
+        self._addresses: dict[int, Address] = {}  # of brokers, as the cluster tells them
+        self._anybody: Address | None = None  # who answered last
+        self._controller: int | None = None
+
+    def close(self) -> None:
+        for connection, _ in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    async def operation(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it is done, is refused for good, or the time for it is up."""
+        pause_s, last = RETRY_S, "no broker answered"
+        try:
+            async with asyncio.timeout(self.patience.operation_ms / 1_000):
+                while True:
+                    try:
+                        return await attempt()
+                    except Disconnected as gone:
+                        last = str(gone)
+                    except Refused as refused:
+                        if refused.code not in RETRIABLE:
+                            raise
+                        last = str(refused)
+                    self._controller = None
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_S_MAX)
+        except TimeoutError:
+            raise TimedOut(f"not done within {self.patience.operation_ms} ms: {last}") from None
+
+    async def offers(self, api: Api) -> bool:
+        """Whether the broker asked for everything else knows this request."""
+        _, versions = await self._connect(await self._somebody())
+        return _common_version(api, versions) is not None
+
+    async def ask(self, api: Api, values: Values) -> Any:
+        """The answer of whichever broker answers."""
+        return await self._ask(await self._somebody(), api, values)
+
+    async def ask_controller(self, api: Api, values: Values) -> Any:
+        if self._controller is None:
+            await self.metadata([])
+        address = self._addresses.get(-1 if self._controller is None else self._controller)
+        return await self._ask(address or await self._somebody(), api, values)
+
+    async def metadata(self, names: Sequence[str] | None) -> Any:
+        """Metadata of these topics or (None) all; who leads the cluster is noted on the way."""
+        topics = None if names is None else [{"name": name} for name in names]
+        values = {"topics": topics, "allow_auto_topic_creation": False}
+        answer = await self.ask(Api.METADATA, values)
+        self._addresses = {each.node_id: (each.host, each.port) for each in answer.brokers}
+        self._controller = answer.controller_id if answer.controller_id >= 0 else None
+        return answer
+
+    async def _somebody(self) -> Address:
+        """A broker that answers: the last one, one of those given, or one that was told of."""
+        tried: dict[Address, str] = {}
+        last = [] if self._anybody is None else [self._anybody]
+        candidates: list[Address] = [*last, *self._bootstrap, *self._addresses.values()]
+        for address in dict.fromkeys(candidates):
+            try:
+                await self._connect(address)
+            except Disconnected as gone:
+                tried[address] = str(gone)
+                continue
+            self._anybody = address
+            return address
+        reasons = "; ".join(tried.values())
+        if self._anybody is None:
+            raise Unreachable(reasons)
+        raise Disconnected(reasons)
+
+    async def _ask(self, address: Address, api: Api, values: Values) -> Any:
+        connection, versions = await self._connect(address)
+        version = _common_version(api, versions)
+        if version is None:
+            raise NotOffered(f"the broker at {_name(address)} does not offer {_title(api)}")
+        request = build(messages.request_type(api, version), values)
+        try:
+            async with asyncio.timeout(self.patience.request_ms / 1_000):
+                return await connection.request(request)
+        except TimeoutError:
+            self._drop(address)
+            raise Disconnected(
+                f"the broker at {_name(address)} did not answer within "
+                f"{self.patience.request_ms} ms"
+            ) from None
+        except Disconnected as gone:
+            self._drop(address)
+            raise Disconnected(f"{_name(address)}: {gone}") from None
+
+    async def _connect(self, address: Address) -> tuple[ClientConnection, dict[int, range]]:
+        known = self._open.get(address)
+        if known is not None and known[0].is_open:
+            return known
+        connection = ClientConnection(client_id=self._client_id)
+        try:
+            async with asyncio.timeout(self.patience.request_ms / 1_000):
+                await self._network.connect(*address, connection)
+                versions = await _versions(connection)
+        except TimeoutError:
+            connection.close()
+            raise Disconnected(f"no broker answers at {_name(address)}") from None
+        except messages.BadMessage:
+            connection.close()
+            raise Disconnected(f"what answers at {_name(address)} is no broker") from None
+        except Disconnected as gone:
+            # A refused connection names the address by itself.
+            text = str(gone)
+            raise Disconnected(
+                text if _name(address) in text else f"{_name(address)}: {text}"
+            ) from None
+        self._open[address] = connection, versions
+        return self._open[address]
+
+    def _drop(self, address: Address) -> None:
+        found = self._open.pop(address, None)
+        if found is not None:
+            found[0].close()
+
+
+async def _versions(connection: ClientConnection) -> dict[int, range]:
+    answer = await connection.request(messages.request_type(Api.API_VERSIONS, API_VERSIONS_FIRST)())
+    return {each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys}
+
+
+def _common_version(api: Api, theirs: dict[int, range]) -> int | None:
+    ours = SPOKEN[api]
+    first = METADATA_FIRST if api is Api.METADATA else ours[0]
+    common = [version for version in theirs.get(api, ()) if version in ours and version >= first]
+    return max(common, default=None)
+
+
+def _title(api: Api) -> str:
+    return "".join(part.capitalize() for part in api.name.split("_"))
+
+
+def _name(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
