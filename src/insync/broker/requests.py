@@ -172,7 +172,10 @@ class Requests:
             described = [self._topic_values(name) for name in sorted(self._view.topics)]
         else:
             may_create = getattr(request, "allow_auto_topic_creation", True)
+            known = len(self._view.topics)
             described = [await self._asked_topic(each, may_create=may_create) for each in asked]
+            if len(self._view.topics) > known:
+                await self._topics.known_everywhere()
         return {
             "brokers": [
                 {"node_id": b.broker, "host": b.host, "port": b.port, "rack": b.rack}
@@ -258,6 +261,7 @@ class Requests:
                         "configs": self._topics.settings_of(wanted.config or {}),
                     }
                 )
+        await self._topics.known_everywhere()
         return {"topics": results}
 
     async def _delete_topics(self, request: Any) -> answers.Values:
@@ -280,6 +284,7 @@ class Requests:
                 results.append(_refused(found, refused))
             else:
                 results.append({"name": found, "topic_id": known.topic_id if known else None})
+        await self._topics.known_everywhere()
         return {"responses": results}
 
     async def _create_partitions(self, request: Any) -> answers.Values:
@@ -295,6 +300,7 @@ class Requests:
                 results.append(_refused(each.name, refused))
             else:
                 results.append({"name": each.name})
+        await self._topics.known_everywhere()
         return {"results": results}
 
     async def _init_producer_id(self, request: Any) -> answers.Values:

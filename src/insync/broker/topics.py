@@ -1,12 +1,13 @@
 """Topics: created, grown and deleted as one step of the store each.
 
-Any broker may make the step, since the store lets exactly one of two rivals win. A topic that was
-created is in every broker's view before its creation is answered, as far as this broker can tell:
-clients ask any broker for it next.
+Any broker may make the step, since the store lets exactly one of two rivals win. Clients ask any
+broker next, and many do not ask twice: whoever answers a change waits until the others have had the
+time to learn of it (`known_everywhere`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -38,6 +39,7 @@ from insync.wire.any_version import Values
 REPLICATION_FACTOR_DEFAULT = 3
 PARTITIONS_MAX = 10_000  # of one topic: one step of the store makes, or deletes, them all
 ATTEMPTS_MAX = 10
+LEARNT_WITHIN_S = 0.05  # what the store promises every broker that is not stopped
 TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5  # where a setting comes from
 
 
@@ -69,6 +71,13 @@ class Topics:
         self._view = view
         self._settings = settings
         self._random = random
+        self._changed_at_s = float("-inf")
+
+    async def known_everywhere(self) -> None:
+        """Until every broker has had the time to learn of what was changed here last."""
+        since_s = asyncio.get_running_loop().time() - self._changed_at_s
+        if since_s < LEARNT_WITHIN_S:
+            await asyncio.sleep(LEARNT_WITHIN_S - since_s)
 
     async def create(self, wanted: Wanted, *, validate_only: bool = False) -> TopicRecord:
         try:
@@ -103,6 +112,7 @@ class Topics:
             raise TopicRefused(
                 ErrorCode.topic_already_exists, f"Topic '{wanted.name}' already exists."
             ) from None
+        self._changed_at_s = asyncio.get_running_loop().time()
         return record
 
     async def grow(
@@ -196,6 +206,7 @@ class Topics:
                 await self._store.commit(*step())
             except Conflict:
                 continue
+            self._changed_at_s = asyncio.get_running_loop().time()
             return
         raise TopicRefused(ErrorCode.request_timed_out, "other changes kept coming first")
 
