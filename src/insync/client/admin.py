@@ -12,6 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from insync.client.admin_connections import Connections, Refused
+from insync.client.connection import Disconnected
 from insync.rules.values import BrokerId
 from insync.wire.any_version import Values
 from insync.wire.apis import Api
@@ -240,14 +241,26 @@ class Admin:
         await self._change(Api.DELETE_TOPICS, values, f"topic '{name}'")
 
     async def _change(self, api: Api, values: Values, what: str) -> None:
+        is_answer_lost = False
+
         async def attempt() -> None:
-            answer = await self._connections.ask_controller(
-                api, {**values, "timeout": self._timeout}
-            )
+            nonlocal is_answer_lost
+            try:
+                answer = await self._connections.ask_controller(
+                    api, {**values, "timeout": self._timeout}
+                )
+            except Disconnected:
+                is_answer_lost = True
+                raise
             for result in _results(answer):
                 _check(result, what)
 
-        await self._connections.operation(attempt)
+        try:
+            await self._connections.operation(attempt)
+        except Refused as refused:
+            if is_answer_lost:
+                raise refused.after_lost_answer() from None
+            raise
 
     @property
     def _timeout(self) -> timedelta:
@@ -266,7 +279,7 @@ def _results(answer: Any) -> Iterator[Any]:
 
 def _check(result: Any, what: str) -> None:
     if result.error_code is not ErrorCode.none:
-        raise Refused(result.error_code, getattr(result, "error_message", None), what=what)
+        raise Refused(result.error_code, getattr(result, "error_message", None) or what)
 
 
 def _topic(values: Any) -> Topic:

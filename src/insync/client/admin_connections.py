@@ -55,11 +55,17 @@ class NotOffered(Refusal):
 
 
 class Refused(Refusal):
-    """The cluster answered with an error; its own words, and the code."""
+    """The cluster answered with an error: its own words, and the code."""
 
-    def __init__(self, code: ErrorCode, message: str | None, *, what: str) -> None:
-        super().__init__(f"{message or what} ({code.name.upper()})")
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(f"{message} ({code.name.upper()})")
         self.code = code
+        self.message = message
+
+    def after_lost_answer(self) -> Refused:
+        """The same, when an attempt before it may have been the one that counted."""
+        lost = "the answer to an earlier attempt was lost, which may have done it"
+        return Refused(self.code, f"{self.message.rstrip('.')}; {lost}")
 
 
 class BadAddress(Refusal):

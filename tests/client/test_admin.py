@@ -1,0 +1,421 @@
+"""The admin client on virtual time: with our brokers, and with scripted ones of other versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from random import Random
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+from partition_helpers import brokers
+
+from insync.client.admin import Admin, ConfigSource, Move, NewTopic
+from insync.client.admin_connections import (
+    BadAddress,
+    Connections,
+    NotOffered,
+    Patience,
+    Refused,
+    TimedOut,
+    Unreachable,
+    parse_bootstrap,
+)
+from insync.sim.life import Life
+from insync.sim.network import SimNetwork
+from insync.sim.virtual_loop import VirtualLoop
+from insync.wire import messages
+from insync.wire.any_version import build
+from insync.wire.apis import Api
+from insync.wire.frames import FrameBuffer
+from insync.wire.headers import read_request_header, response_header_bytes
+
+CLIENT = 200
+PATIENCE = Patience(request_ms=500, operation_ms=5_000)
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    yield loop
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+# With our own brokers.
+
+
+def on_our_brokers(
+    loop: VirtualLoop, story: Callable[[Life, Admin], Awaitable[None]], *, ask: int = 1
+) -> None:
+    async def whole() -> None:
+        life = Life(3, loop)
+        for number in life.brokers:
+            await life.start(number)
+        await asyncio.sleep(1)
+        addresses = [(f"broker-{ask}", 9092)]
+        async with Admin(
+            Connections(life.network.host(CLIENT), addresses, patience=PATIENCE)
+        ) as admin:
+            await story(life, admin)
+
+    loop.run_until_complete(whole())
+
+
+def test_a_topic_is_made_grown_and_deleted(loop: VirtualLoop) -> None:
+    async def story(_: Life, admin: Admin) -> None:
+        assert await admin.topics() == []
+        await admin.create_topic(NewTopic(name="t", partitions=2, replication_factor=2))
+        await admin.create_topic(NewTopic(name="given", assignment=[[3, 1], [2, 3]]))
+        await admin.grow_topic("t", 5)
+        given, topic = await admin.described(await admin.topics())
+        assert [part.replicas for part in given.partitions] == [(3, 1), (2, 3)]
+        assert [part.leader for part in given.partitions] == [3, 2]
+        assert [part.number for part in topic.partitions] == list(range(5))
+        assert topic.replication_factor == 2
+        assert topic.topic_id is not None
+        assert not any(part.is_under_replicated for part in topic.partitions)
+        await admin.delete_topic("t")
+        assert [each.name for each in await admin.topics()] == ["given"]
+        assert [broker.number for broker in await admin.brokers()] == [1, 2, 3]
+
+    on_our_brokers(loop, story)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda admin: admin.create_topic(NewTopic(name="t")), "TOPIC_ALREADY_EXISTS"),
+        (lambda admin: admin.create_topic(NewTopic(name="a/b")), "INVALID_TOPIC_EXCEPTION"),
+        (
+            lambda admin: admin.create_topic(NewTopic(name="x", replication_factor=4)),
+            "INVALID_REPLICATION_FACTOR",
+        ),
+        (lambda admin: admin.grow_topic("t", 1), "INVALID_PARTITIONS"),
+        (lambda admin: admin.delete_topic("x"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_a_refusal_says_what_the_cluster_said(
+    loop: VirtualLoop, change: Callable[[Admin], Awaitable[None]], code: str
+) -> None:
+    async def story(_: Life, admin: Admin) -> None:
+        await admin.create_topic(NewTopic(name="t"))
+        with pytest.raises(Refused, match=code):
+            await change(admin)
+
+    on_our_brokers(loop, story)
+
+
+def test_what_our_brokers_do_not_tell_yet_is_not_made_up(loop: VirtualLoop) -> None:
+    async def story(_: Life, admin: Admin) -> None:
+        await admin.create_topic(NewTopic(name="t"))
+        assert await admin.topic_configs(["t"]) is None
+        assert await admin.moves() == {}
+        (topic,) = await admin.described(await admin.topics())
+        assert topic.partitions[0].elr is None
+
+    on_our_brokers(loop, story)
+
+
+def test_another_broker_is_asked_when_the_first_dies(loop: VirtualLoop) -> None:
+    async def story(life: Life, admin: Admin) -> None:
+        await admin.topics()
+        await life.crash(1)
+        await admin.create_topic(NewTopic(name="t", replication_factor=2))
+        assert [topic.name for topic in await admin.topics()] == ["t"]
+
+    on_our_brokers(loop, story, ask=1)
+
+
+def test_nobody_reached_is_said_at_once(loop: VirtualLoop) -> None:
+    async def story(life: Life, _: Admin) -> None:
+        addresses = [("nowhere", 1), ("no-one", 2)]
+        admin = Admin(Connections(life.network.host(CLIENT), addresses, patience=PATIENCE))
+        began_s = loop.time()
+        with pytest.raises(Unreachable, match=r"nowhere:1.*no-one:2"):
+            await admin.topics()
+        assert loop.time() - began_s < 1
+
+    on_our_brokers(loop, story)
+
+
+def test_silence_is_borne_until_the_time_is_up(loop: VirtualLoop) -> None:
+    async def story(life: Life, admin: Admin) -> None:
+        await admin.topics()
+        for number in life.brokers:
+            life.network.cut(CLIENT, number)
+        began_s = loop.time()
+        with pytest.raises(TimedOut, match="not done within 5000 ms"):
+            await admin.topics()
+        assert loop.time() - began_s == pytest.approx(5, abs=0.1)
+
+    on_our_brokers(loop, story)
+
+
+def test_a_cluster_that_comes_back_in_time_is_waited_for(loop: VirtualLoop) -> None:
+    async def story(life: Life, admin: Admin) -> None:
+        await admin.topics()
+        for number in life.brokers:
+            life.network.cut(CLIENT, number)
+        loop.call_later(2, life.network.heal)
+        assert await admin.topics() == []
+
+    on_our_brokers(loop, story)
+
+
+def test_what_a_lost_answer_may_have_said_is_not_hidden(loop: VirtualLoop) -> None:
+    """The request arrives, late, and the client has given it up and sends another."""
+
+    async def story(life: Life, admin: Admin) -> None:
+        await admin.topics()
+        for number in life.brokers:
+            life.network.cut(CLIENT, number)
+        loop.call_later(2, life.network.heal)
+        with pytest.raises(Refused, match="an earlier attempt was lost") as refused:
+            await admin.create_topic(NewTopic(name="t"))
+        assert refused.value.code is ErrorCode.topic_already_exists
+        assert [topic.name for topic in await admin.topics()] == ["t"]
+
+    on_our_brokers(loop, story)
+
+
+# With brokers of other versions, told what to answer.
+
+Script = Callable[[Any], Mapping[str, Any] | None]
+
+
+class ScriptedBroker(asyncio.Protocol):
+    """Answers what the script says, in the versions it is given; None is silence."""
+
+    def __init__(
+        self, versions: Mapping[Api, tuple[int, int]], script: Script, asked: list[Any]
+    ) -> None:
+        self._versions = {Api.API_VERSIONS: (0, 0), **versions}
+        self._script = script
+        self._asked = asked
+        self._frames = FrameBuffer()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._frames.receive(data)
+        while (frame := self._frames.next_frame()) is not None:
+            header = read_request_header(frame)
+            api, version = Api(header.api_key), header.api_version
+            first, last = self._versions[api]
+            assert first <= version <= last, f"{api.name} {version} was not offered"
+            values = self._values(messages.read_request(api, version, frame, header.body_at), api)
+            if values is None:
+                continue
+            body = messages.write_response(build(messages.response_type(api, version), values))
+            head = response_header_bytes(api, version, header.correlation_id)
+            self._transport.write(len(head + body).to_bytes(4, "big") + head + body)
+
+    def _values(self, request: Any, api: Api) -> Mapping[str, Any] | None:
+        if api is Api.API_VERSIONS:
+            return {
+                "api_keys": [
+                    {"api_key": api, "min_version": first, "max_version": last}
+                    for api, (first, last) in self._versions.items()
+                ]
+            }
+        self._asked.append(request)
+        return self._script(request)
+
+
+def metadata(*brokers: int, controller: int, topics: list[Any] | None = None) -> dict[str, Any]:
+    return {
+        "brokers": [{"node_id": each, "host": f"b{each}", "port": 1} for each in brokers],
+        "controller_id": controller,
+        "topics": topics or [],
+    }
+
+
+def on_scripted_brokers(
+    loop: VirtualLoop,
+    versions: Mapping[Api, tuple[int, int]],
+    scripts: Mapping[int, Script],
+    story: Callable[[Admin], Awaitable[None]],
+) -> dict[int, list[Any]]:
+    """Live the story; returns what each broker was asked."""
+    network = SimNetwork(Random(1))  # noqa: S311
+    asked: dict[int, list[Any]] = {number: [] for number in scripts}
+    for number, script in scripts.items():
+        make = partial(ScriptedBroker, versions, script, asked[number])
+        network.listen(number, (f"b{number}", 1), make)
+
+    async def whole() -> None:
+        connections = Connections(network.host(CLIENT), [("b1", 1)], patience=PATIENCE)
+        async with Admin(connections) as admin:
+            await story(admin)
+
+    loop.run_until_complete(whole())
+    return asked
+
+
+def test_an_old_broker_is_spoken_to_in_its_own_versions(loop: VirtualLoop) -> None:
+    """Kafka 1.0: no topic ids, no offline replicas, deletion by name only."""
+
+    def script(request: Any) -> Mapping[str, Any]:
+        match Api(request.__api_key__):
+            case Api.METADATA:
+                part = {
+                    "partition_index": 0,
+                    "leader_id": -1,
+                    "replica_nodes": (1, 2),
+                    "isr_nodes": (2,),
+                }
+                return metadata(1, controller=1, topics=[{"name": "t", "partitions": [part]}])
+            case Api.DELETE_TOPICS:
+                return {"responses": [{"name": "t"}]}
+            case _:
+                return {"topics": [{"name": "t"}]}
+
+    async def story(admin: Admin) -> None:
+        (topic,) = await admin.topics()
+        assert topic.topic_id is None
+        assert topic.partitions[0].leader is None
+        assert topic.partitions[0].is_under_replicated
+        await admin.create_topic(NewTopic(name="t", partitions=1, replication_factor=1))
+        await admin.delete_topic("t")
+        with pytest.raises(NotOffered, match="b1:1 does not offer CreatePartitions"):
+            await admin.grow_topic("t", 9)
+
+    old = {Api.METADATA: (0, 5), Api.CREATE_TOPICS: (0, 2), Api.DELETE_TOPICS: (0, 1)}
+    asked = on_scripted_brokers(loop, old, {1: script}, story)
+    assert [(type(each).__name__, each.__version__) for each in asked[1]] == [
+        ("MetadataRequest", 5),
+        ("CreateTopicsRequest", 2),
+        ("DeleteTopicsRequest", 1),
+    ]
+    assert asked[1][-1].topic_names == ("t",)
+
+
+def test_changes_go_to_the_controller_also_when_it_moves(loop: VirtualLoop) -> None:
+    controllers = iter([2, 3])
+
+    def first(request: Any) -> Mapping[str, Any]:
+        assert request.__api_key__ == Api.METADATA
+        return metadata(1, 2, 3, controller=next(controllers))
+
+    def former(_: Any) -> Mapping[str, Any]:
+        return {"topics": [{"name": "t", "error_code": ErrorCode.not_controller}]}
+
+    def controller(_: Any) -> Mapping[str, Any]:
+        return {"topics": [{"name": "t"}]}
+
+    async def story(admin: Admin) -> None:
+        await admin.create_topic(NewTopic(name="t"))
+
+    versions = {Api.METADATA: (1, 12), Api.CREATE_TOPICS: (2, 7)}
+    asked = on_scripted_brokers(loop, versions, {1: first, 2: former, 3: controller}, story)
+    assert [len(each) for each in asked.values()] == [2, 1, 1]
+
+
+def test_a_long_description_comes_in_pieces_and_with_its_moves(loop: VirtualLoop) -> None:
+    identity = UUID(int=7)
+
+    def part(number: int) -> dict[str, Any]:
+        return {
+            "partition_index": number,
+            "leader_id": 1,
+            "replica_nodes": (1, 2, 3),
+            "isr_nodes": (1, 2),
+            "eligible_leader_replicas": (3,),
+            "last_known_elr": (),
+        }
+
+    def script(request: Any) -> Mapping[str, Any]:
+        match Api(request.__api_key__):
+            case Api.METADATA:
+                topics = [{"name": "t", "topic_id": identity, "partitions": []}]
+                return metadata(1, controller=1, topics=topics)
+            case Api.DESCRIBE_TOPIC_PARTITIONS:
+                begin = 0 if request.cursor is None else request.cursor.partition_index
+                following = {"topic_name": "t", "partition_index": begin + 2}
+                return {
+                    "topics": [
+                        {
+                            "name": "t",
+                            "topic_id": identity,
+                            "partitions": [part(begin), part(begin + 1)],
+                        }
+                    ],
+                    "next_cursor": following if begin < 4 else None,
+                }
+            case _:
+                moving = {
+                    "partition_index": 3,
+                    "replicas": (1, 2, 3),
+                    "adding_replicas": (3,),
+                    "removing_replicas": (1,),
+                }
+                return {"topics": [{"name": "t", "partitions": [moving]}]}
+
+    async def story(admin: Admin) -> None:
+        (topic,) = await admin.described(await admin.topics())
+        assert [each.number for each in topic.partitions] == [0, 1, 2, 3, 4, 5]
+        assert topic.topic_id == identity
+        moved = topic.partitions[3]
+        expected = Move(replicas=brokers(1, 2, 3), adding=brokers(3), removing=brokers(1))
+        assert moved.move == expected
+        assert (moved.elr, moved.last_known_elr) == ((3,), ())
+        # The replica that is being added is not missed; the same hole elsewhere is.
+        under = [each.is_under_replicated for each in topic.partitions]
+        assert under == [True, True, True, False, True, True]
+
+    versions = {
+        Api.METADATA: (1, 13),
+        Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+        Api.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+    }
+    on_scripted_brokers(loop, versions, {1: script}, story)
+
+
+def test_settings_with_their_sources(loop: VirtualLoop) -> None:
+    def script(request: Any) -> Mapping[str, Any]:
+        if request.__api_key__ == Api.METADATA:
+            return metadata(1, controller=1)
+        values = [("retention.ms", "5", 1), ("segment.ms", "7", 5), ("new.kind", "x", 99)]
+        configs = [{"name": n, "value": v, "config_source": s} for n, v, s in values]
+        gone = {"resource_name": "gone", "error_code": ErrorCode.unknown_topic_or_partition}
+        return {"results": [{"resource_name": "t", "configs": configs}, gone]}
+
+    async def story(admin: Admin) -> None:
+        found = await admin.topic_configs(["t", "gone"])
+        assert found is not None
+        assert list(found) == ["t"]
+        assert {each.name: each.source for each in found["t"].values()} == {
+            "retention.ms": ConfigSource.TOPIC,
+            "segment.ms": ConfigSource.DEFAULT,
+            "new.kind": ConfigSource.UNKNOWN,
+        }
+
+    versions = {Api.METADATA: (1, 13), Api.DESCRIBE_CONFIGS: (1, 4)}
+    on_scripted_brokers(loop, versions, {1: script}, story)
+
+
+def test_a_broker_that_never_answers_is_given_up(loop: VirtualLoop) -> None:
+    async def story(admin: Admin) -> None:
+        with pytest.raises(TimedOut, match="b1:1 did not answer within 500 ms"):
+            await admin.topics()
+
+    on_scripted_brokers(loop, {Api.METADATA: (1, 13)}, {1: lambda _: None}, story)
+
+
+def test_addresses() -> None:
+    assert parse_bootstrap("a:1, b:65535,[::1]:9092") == [("a", 1), ("b", 65535), ("::1", 9092)]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:1,", "a:x", "a:²"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(BadAddress, match="is not HOST:PORT"):
+        parse_bootstrap(text)
