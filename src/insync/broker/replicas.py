@@ -79,6 +79,9 @@ class Replicas:
             self.view.listeners.append(self._on_change)
         for key in sorted(self.view.states):
             self._take_up(key)
+        for key in sorted(self.directory.logs.keys() - self.held.keys()):
+            logger.info("%s-%d: deleted, or moved away, while this broker was down", *key)
+            self.directory.delete(*key)
 
     def leader_of(self, key: TopicPartition) -> Replica | None:
         """The replica, if this broker leads it and may still speak for its session."""

@@ -131,10 +131,13 @@ class Node:
             network=world.network,
             secret=secret,
         )
+        self.topics = Topics(
+            store=store, view=self.view, settings=self.settings, random=world.random
+        )
         requests = Requests(
             replicas=self.replicas,
             view=self.view,
-            topics=Topics(store=store, view=self.view, settings=self.settings, random=world.random),
+            topics=self.topics,
             producer_ids=ProducerIds(store),
             settings=self.settings,
             cluster_id=cluster_id.decode(),

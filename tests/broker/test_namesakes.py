@@ -1,0 +1,99 @@
+"""A topic deleted and made again: nothing of the former counts for the latter, whoever was down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from insync.metadata import paths
+from insync.metadata.records import TopicRecord, encode_state
+from insync.metadata.store import Create, Operation
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId, LeaderEpoch
+from insync.sim.life import Life
+from insync.sim.virtual_loop import VirtualLoop
+
+CHECKPOINTED_S = 6
+
+
+def live(story: Callable[[Life], Awaitable[None]]) -> None:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    life = Life(11, loop)
+
+    async def whole() -> None:
+        for number in life.brokers:
+            await life.start(number)
+        client = life.client(200, 0)
+        await client.append([b"%d" % number for number in range(100)])
+        await asyncio.sleep(CHECKPOINTED_S)
+        await story(life)
+
+    try:
+        loop.run_until_complete(whole())
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def delete(life: Life) -> None:
+    node = life.brokers[1].node
+    assert node is not None
+    await node.topics.delete("life")
+    await asyncio.sleep(1)
+
+
+async def create_led_by_2(life: Life) -> None:
+    """As one step, also when broker 2 is down: it died before it could take the partition up."""
+    record = TopicRecord(topic_id=UUID(int=4), partitions=1, replication_factor=1)
+    state = PartitionState(
+        replicas=(BrokerId(2),), isr=(BrokerId(2),), leader=None, leader_epoch=LeaderEpoch(0)
+    )
+    step: list[Operation] = [
+        Create(paths.topic("life"), record.encode()),
+        Create(paths.topic_id(record.topic_id), b"life"),
+        Create(paths.partition_state("life", 0), encode_state(state)),
+    ]
+    life.tree.step(step, None)
+    await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("is_down_meanwhile", [False, True])
+def test_a_watermark_of_the_former_does_not_count(is_down_meanwhile: bool) -> None:  # noqa: FBT001
+    """It would be past whatever the leader appends next: acknowledged before it is copied."""
+
+    async def story(life: Life) -> None:
+        await life.crash(2)
+        if not is_down_meanwhile:
+            await life.start(2)
+            await asyncio.sleep(CHECKPOINTED_S)
+        await delete(life)
+        await create_led_by_2(life)
+        if is_down_meanwhile:
+            await life.start(2)
+            await asyncio.sleep(1)
+        node = life.brokers[2].node
+        assert node is not None
+        found = node.replicas.held["life", 0]
+        assert found.topic_id == UUID(int=4)
+        assert (found.high_watermark, found.log.end) == (0, 0)
+
+    live(story)
+
+
+def test_files_of_what_was_deleted_meanwhile_go_at_the_next_start() -> None:
+    async def story(life: Life) -> None:
+        await life.crash(2)
+        await delete(life)
+        await life.start(2)
+        node = life.brokers[2].node
+        assert node is not None
+        assert not node.directory.logs
+
+    live(story)
