@@ -231,7 +231,8 @@ class Admin:
     ) -> None:
         """Make it `count` partitions in all; an assignment is of the new ones."""
         replicas = [{"broker_ids": tuple(each)} for each in assignment or ()]
-        values = {"name": name, "count": count, "assignments": replicas or None}
+        given = None if assignment is None else replicas
+        values = {"name": name, "count": count, "assignments": given}
         change = {"topics": [values], "validate_only": False}
         await self._change(Api.CREATE_PARTITIONS, change, f"topic '{name}'")
 

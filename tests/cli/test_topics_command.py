@@ -1,0 +1,148 @@
+"""`insync topics` before it asks anybody: which flags mean something, and the lines it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from insync.cli import main as cli
+from insync.cli import topic_lines
+from insync.client.admin import ConfigSource, ConfigValue, Move, Partition, Topic
+from insync.rules.values import BrokerId
+
+NOBODY = "127.0.0.1:1"  # no port that anybody serves: whoever asks there finds out
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["topics", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "exactly one of"),
+        (["--list", "--describe"], "exactly one of"),
+        (["--create"], "--create needs --topic"),
+        (["--delete"], "--delete needs --topic"),
+        (["--alter", "--topic", "t"], "--alter needs --partitions"),
+        (["--delete", "--topic", "t", "--partitions", "3"], "--partitions does not go with"),
+        (["--alter", "--topic", "t", "--partitions", "3", "--config", "a=b"], "--config does not"),
+        (["--list", "--topic-id", "x"], "--topic-id does not go with --list"),
+        (["--list", "--if-exists"], "--if-exists does not go with --list"),
+        (["--describe", "--if-exists"], "--if-exists needs --topic or --topic-id"),
+        (["--describe", "--topic", "t", "--topic-id", "x"], "--topic does not go with --topic-id"),
+        (
+            ["--describe", "--under-replicated-partitions", "--unavailable-partitions"],
+            "--under-replicated-partitions does not go with --unavailable-partitions",
+        ),
+        (["--list", "--under-min-isr-partitions"], "--under-min-isr-partitions does not go"),
+        (
+            ["--create", "--topic", "t", "--replica-assignment", "1", "--partitions", "1"],
+            "--replica-assignment does not go with --partitions",
+        ),
+        (["--create", "--topic", "t", "--partitions", "0"], "--partitions is 0"),
+        (["--create", "--topic", "t", "--replication-factor", "32768"], "between 1 and 32767"),
+        (["--create", "--topic", "t", "--replica-assignment", "1:x"], "'x' is no broker id"),
+        (["--create", "--topic", "t", "--replica-assignment", "1:2,"], "'' is no broker id"),
+        (["--create", "--topic", "t", "--replica-assignment", "1:1"], "names a broker twice"),
+        (["--create", "--topic", "t", "--replica-assignment", "1:2,1"], "partition 1 has 1"),
+        (["--create", "--topic", "t", "--config", "a"], "not of the form KEY=VALUE"),
+        (["--describe", "--topic", "("], "no regular expression"),
+        (["--create", "--topic", "t", "--partitions", "x"], "'--partitions'"),
+    ],
+)
+def test_flags_that_mean_nothing_are_wrong_usage(
+    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+) -> None:
+    code, out, err = run(capsys, "--bootstrap-server", NOBODY, *flags)
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["nonsense", "a:0", ""])
+def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str], address: str) -> None:
+    code, _, err = run(capsys, "--bootstrap-server", address, "--list")
+    assert code == 2
+    assert "HOST:PORT" in err
+
+
+@pytest.mark.parametrize(
+    ("properties", "complaint"),
+    [
+        ("security.protocol=SASL_SSL\n", "security.protocol is SASL_SSL; insync speaks PLAINTEXT"),
+        ("request.timeout.ms=soon\n", "request.timeout.ms is 'soon'"),
+        ("default.api.timeout.ms=0\n", "default.api.timeout.ms is '0'"),
+        ("nonsense\n", "not of the form key=value"),
+    ],
+)
+def test_a_client_that_cannot_be_had(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, properties: str, complaint: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(properties)
+    code, out, err = run(
+        capsys, "--bootstrap-server", NOBODY, "--list", "--command-config", str(file)
+    )
+    assert (code, out) == (1, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--bootstrap-server", NOBODY, "--list")
+    assert (code, out) == (1, "")
+    assert err == f"insync: cannot reach {NOBODY}: Connection refused\n"
+
+
+def brokers(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
+def test_the_lines_are_those_of_kafka_topics() -> None:
+    """As kafka-topics 4.3.1 printed them, moves and an unled partition added by its own texts."""
+    topic = Topic(
+        name="plain",
+        topic_id=UUID(bytes=bytes.fromhex("b31bc99b6d084b95953ed1a9e47cd806")),
+        is_internal=False,
+        partitions=(
+            Partition(
+                number=0,
+                leader=BrokerId(1),
+                replicas=brokers(1, 2),
+                isr=brokers(1),
+                elr=(),
+                last_known_elr=brokers(2),
+            ),
+            Partition(
+                number=1,
+                leader=None,
+                replicas=brokers(1, 2),
+                isr=brokers(2),
+                move=Move(replicas=brokers(1, 2), adding=brokers(1), removing=()),
+            ),
+        ),
+    )
+    settings = {
+        name: ConfigValue(name=name, value=value, source=source, is_read_only=False)
+        for name, value, source in [
+            ("min.insync.replicas", "1", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            ("retention.ms", "5000", ConfigSource.TOPIC),
+            ("segment.ms", "7", ConfigSource.DEFAULT),
+        ]
+    }
+    row = topic_lines.topic_row(topic, settings)
+    row["partitions"] = [topic_lines.partition_row(part) for part in topic.partitions]
+    lines = topic_lines.text([row], with_topics=True)
+    assert lines == (
+        "Topic: plain\tTopicId: sxvJm20IS5WVPtGp5HzYBg\tPartitionCount: 2\tReplicationFactor: 2\t"
+        "Configs: min.insync.replicas=1,retention.ms=5000\n"
+        "\tTopic: plain\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1\tElr: \tLastKnownElr: 2\n"
+        "\tTopic: plain\tPartition: 1\tLeader: none\tReplicas: 1,2\tIsr: 2\tAdding Replicas: 1\t"
+        "Removing Replicas: \tElr: N/A\tLastKnownElr: N/A\n"
+    )
+    assert topic_lines.text([row], with_topics=False) == lines.split("\n", 1)[1]
