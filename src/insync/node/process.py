@@ -9,15 +9,15 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
 from insync.broker.reads import ReaderThreads
-from insync.broker.settings import Settings
+from insync.broker.settings import Settings, parse_properties
 from insync.client.connection import ClientConnection
 from insync.client.sockets import connect
 from insync.metadata.sqlite import SqliteStore
@@ -29,6 +29,8 @@ from insync.storage.files import FILES_OPEN_MAX
 DESCRIPTORS_MAX: Final = 65_536
 DESCRIPTORS_KEPT: Final = 64
 """For the metadata store, sessions, checkpoints and connections to other brokers."""
+
+FILE_BYTES_MAX: Final = 1 << 20
 
 
 class PortInUse(Refusal):
@@ -96,22 +98,49 @@ def world(settings: Settings) -> World:
     )
 
 
-async def serve(settings: Settings, *, on_ready: Callable[[], None]) -> None:
+async def serve(
+    settings: Settings,
+    *,
+    on_ready: Callable[[], None],
+    make_world: Callable[[Settings], World] = world,
+) -> None:
     """Run one broker until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    node = Node(settings, world(settings))
+    node = Node(settings, make_world(settings))
     await node.start()
     on_ready()
     await stopped.wait()
     await node.stop()
 
 
-def run(settings: Settings, *, on_ready: Callable[[], None]) -> None:
+def run(serving: Coroutine[Any, Any, None]) -> None:
+    """The life of a process that is one broker, and says on stderr what happens to it."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(serve(settings, on_ready=on_ready))
+        uvloop.run(serving)
+
+
+def say_ready() -> None:
+    """Whoever started this process reads it, and goes on."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise BadSetting(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+        return parse_properties(content.decode("utf-8"))
+    except OSError as error:
+        raise BadSetting(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadSetting(f"{path} is not UTF-8 text") from None
+    except BadSetting as refusal:
+        raise BadSetting(f"{path}: {refusal}") from None
