@@ -1,4 +1,4 @@
-"""One contract, two disks."""
+"""One contract, every disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ import pytest
 from insync.storage.disk import Disk, RealDisk
 from insync.storage.errors import DiskError
 from insync.storage.memory_disk import MemoryDisk
+from insync.testing.faulty_disk import DiskFaults, FaultyDisk
 
-DISKS: dict[str, Callable[[], Disk]] = {"real": RealDisk, "memory": MemoryDisk}
+DISKS: dict[str, Callable[[], Disk]] = {
+    "real": RealDisk,
+    "memory": MemoryDisk,
+    "faulty, without faults": lambda: FaultyDisk(RealDisk(), DiskFaults()),
+}
 
 
 @pytest.fixture(params=DISKS)

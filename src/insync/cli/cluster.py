@@ -49,7 +49,7 @@ def start(
     _refuse_running(data_dir)
     ports = {index + 1: port + index for index in range(brokers)}
     try:
-        cluster = Cluster(ports=ports, settings=given, folder=data_dir)
+        cluster = Cluster(ports=ports, settings=given, folder=data_dir, with_faults=False)
     except OSError as error:
         raise ClusterFailed(f"cannot use {data_dir}: {error.strerror}") from None
     stop = False

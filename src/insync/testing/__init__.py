@@ -1,1 +1,1 @@
-"""A real cluster for tests, with faults on demand: brokers killed, stopped and restarted."""
+"""A real cluster for tests, with faults on demand: processes, disks, links and clocks."""

@@ -1,120 +1,47 @@
-"""Brokers as processes of this machine, each of which a test may kill, pause and restart.
+"""A cluster of real processes for tests, with faults on demand.
 
 with Cluster(brokers=3) as cluster:
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
-    cluster.kill(1)          # kill -9
+    cluster.kill(1)                                           # kill -9
     cluster.restart(1)
-    cluster.pause(2)         # SIGSTOP, then resume
+    cluster.pause(2)                                          # SIGSTOP, until resume
+    cluster.cut(2, 3)                                         # the link between two brokers
+    cluster.slow_reads(1, delay_ms=500, topic="orders", partition=0)
+    cluster.fill_disk(3)
+    cluster.heal()
+
+Faults end with `heal`, with the process of their broker, or with the cluster: a broker that is
+restarted has none, and neither have its links. They add up until then.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from select import select
 from types import TracebackType
+from typing import Final
 
 from insync.client.sockets import await_acquaintance
-from insync.rules.refusals import Refusal
+from insync.testing import commands
+from insync.testing.commands import Command
+from insync.testing.control import CommandRefused, tell
+from insync.testing.processes import (
+    FAULTY_BROKER,
+    HOST,
+    PLAIN_BROKER,
+    READY_WITHIN_S,
+    BrokerFailed,
+    BrokerProcess,
+    free_ports,
+)
 
-HOST = "127.0.0.1"
-READY_WITHIN_S = 30.0
-STOPPED_WITHIN_S = 15.0
+__all__ = ["HOST", "BrokerFailed", "BrokerProcess", "Cluster", "free_ports"]
 
-
-class BrokerFailed(Refusal):
-    """A broker that did not start or did not stop; its log's last line is in the message."""
-
-
-class BrokerProcess:
-    """One broker: its files stay when its process goes."""
-
-    def __init__(self, broker: int, port: int, folder: Path, settings: Mapping[str, str]) -> None:
-        self.broker = broker
-        self.port = port
-        self.config = folder / f"broker-{broker}.properties"
-        self.log = folder / f"broker-{broker}.log"
-        self.log_dir = folder / f"broker-{broker}"
-        properties = {
-            "node.id": str(broker),
-            "listeners": f"PLAINTEXT://{HOST}:{port}",
-            "log.dirs": str(self.log_dir),
-            "metadata.dir": str(folder / "metadata"),
-            **settings,
-        }
-        self.config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None, "the broker runs"
-        return self.process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def launch(self) -> None:
-        assert not self.is_running, f"broker {self.broker} runs already"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "insync", "broker", "--config", str(self.config)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                # Ctrl-C reaches a whole terminal; brokers are stopped by whoever started them.
-                start_new_session=True,
-            )
-
-    def await_ready(self) -> None:
-        assert self.process is not None, "the broker was launched"
-        assert self.process.stdout is not None, "its output is read here"
-        ready, _, _ = select([self.process.stdout], [], [], READY_WITHIN_S)
-        if not ready or self.process.stdout.readline() != b"ready\n":
-            self.kill()
-            raise BrokerFailed(f"broker {self.broker} did not start: {self._last_words()}")
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """kill -9: nothing is put away."""
-        if self.process is not None:
-            self.process.kill()
-            self._reap()
-
-    def stop(self) -> None:
-        """Cleanly, also when it was paused."""
-        if self.process is None:
-            return
-        if self.is_running:
-            self.signal(signal.SIGCONT)
-            self.signal(signal.SIGTERM)
-        try:
-            self.process.wait(STOPPED_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise BrokerFailed(f"broker {self.broker} did not stop: {self._last_words()}") from None
-        self._reap()
-
-    def _reap(self) -> None:
-        assert self.process is not None, "there is something to reap"
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        self.process = None
-
-    def _last_words(self) -> str:
-        lines = self.log.read_text().splitlines()
-        return lines[-1].removeprefix("insync: ") if lines else "it said nothing"
+TOLD_WITHIN_S: Final = 10.0
 
 
 class Cluster:
@@ -127,12 +54,16 @@ class Cluster:
         ports: Mapping[int, int] | None = None,
         settings: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        with_faults: bool = True,
     ) -> None:
         self._is_own_folder = folder is None
+        self._faulty: set[int] = set()  # who has been told anything
+        self._cuts: set[tuple[int, int]] = set()  # who has been told to cut off whom
         self.folder = folder or Path(tempfile.mkdtemp(prefix="insync-"))
         self.folder.mkdir(parents=True, exist_ok=True)
+        program = FAULTY_BROKER if with_faults else PLAIN_BROKER
         self.brokers = {
-            broker: BrokerProcess(broker, port, self.folder, settings or {})
+            broker: BrokerProcess(broker, port, self.folder, settings or {}, program)
             for broker, port in (ports or dict(enumerate(free_ports(brokers), start=1))).items()
         }
 
@@ -166,11 +97,15 @@ class Cluster:
             undo.pop_all()
 
     def stop(self) -> None:
-        """All at once; whoever does not go is killed."""
-        for each in self.brokers.values():
-            if each.is_running:
-                each.signal(signal.SIGCONT)
-                each.signal(signal.SIGTERM)
+        """All at once, healed; whoever does not go is killed."""
+        running = [each for each in self.brokers.values() if each.is_running]
+        for each in running:
+            each.signal(signal.SIGCONT)
+            if each.broker in self._faulty:
+                with suppress(CommandRefused):  # it may be dying already
+                    self._tell(each.broker, commands.Heal())
+        for each in running:
+            each.signal(signal.SIGTERM)
         with ExitStack() as undo:
             undo.callback(self._kill_all)
             for each in self.brokers.values():
@@ -180,26 +115,133 @@ class Cluster:
         for each in self.brokers.values():
             each.kill()
 
+    # Processes
+
     def kill(self, broker: int) -> None:
+        """kill -9: the process puts nothing away."""
         self.brokers[broker].kill()
 
     def restart(self, broker: int) -> None:
+        """Stop a broker cleanly if it runs, and start it without faults."""
         each = self.brokers[broker]
         each.stop()
+        self._mend_links(broker)
         each.launch()
         each.await_ready()
 
     def pause(self, broker: int) -> None:
+        """SIGSTOP: the process holds its files and connections and does nothing."""
         self.brokers[broker].signal(signal.SIGSTOP)
 
     def resume(self, broker: int) -> None:
         self.brokers[broker].signal(signal.SIGCONT)
 
+    # Disks
 
-def free_ports(count: int) -> list[int]:
-    """Ports nobody uses now; held until all are found, so that none is found twice."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+    def slow_reads(
+        self, broker: int, *, delay_ms: int, topic: str | None = None, partition: int | None = None
+    ) -> None:
+        """Let every read from the disk begin so much later; of one topic or partition if named."""
+        self._tell(broker, commands.SlowReads(delay_ms=delay_ms, topic=topic, partition=partition))
+
+    def fail_reads(
+        self, broker: int, *, topic: str | None = None, partition: int | None = None
+    ) -> None:
+        """Let reads from the disk fail with EIO."""
+        self._tell(broker, commands.FailReads(topic=topic, partition=partition))
+
+    def fail_writes(
+        self,
+        broker: int,
+        *,
+        after_bytes: int = 0,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Let the disk break when so many more bytes are written: EIO for every change of it."""
+        self._tell(
+            broker,
+            commands.FailWrites(
+                error="EIO", after_bytes=after_bytes, topic=topic, partition=partition
+            ),
+        )
+
+    def fill_disk(
+        self,
+        broker: int,
+        *,
+        after_bytes: int = 0,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Leave so much room on the disk: what does not fit is refused with ENOSPC."""
+        self._tell(
+            broker,
+            commands.FailWrites(
+                error="ENOSPC", after_bytes=after_bytes, topic=topic, partition=partition
+            ),
+        )
+
+    # Networks
+
+    def cut(self, one: int, other: int, *, one_way: bool = False) -> None:
+        """Stop every byte between two brokers, or only those that `one` sends to `other`.
+
+        Nobody sees a connection close: what was sent meanwhile arrives when the link is healed,
+        if both ends still hold the connection. New connections wait.
+        """
+        self._cut_at(one, other, sends=True, receives=not one_way)
+        self._cut_at(other, one, sends=not one_way, receives=True)
+
+    def cut_clients(self, broker: int) -> None:
+        """Stop every byte between a broker and whoever is no broker."""
+        self._tell(broker, commands.CutClients())
+
+    def isolate(self, broker: int) -> None:
+        """Cut a broker off from all other brokers and from clients.
+
+        It keeps its session and what it leads, because the brokers of one machine share their
+        metadata as files. For others to take its place, pause or kill it.
+        """
+        self.cut_clients(broker)
+        for other in self._others(broker):
+            if other.is_running:
+                self.cut(broker, other.broker)
+
+    # Clocks
+
+    def shift_wall_clock(self, broker: int, *, by_ms: int) -> None:
+        """Set a broker's time of day so much ahead of the machine's, or behind it."""
+        self._tell(broker, commands.ShiftWallClock(by_ms=by_ms))
+
+    def heal(self, broker: int | None = None) -> None:
+        """End all faults, or those of one broker and its links. Paused brokers stay so."""
+        for each in self.brokers.values():
+            if each.is_running and each.broker in self._faulty and broker in (None, each.broker):
+                self._tell(each.broker, commands.Heal())
+        if broker is not None:
+            self._mend_links(broker)
+
+    def _mend_links(self, broker: int) -> None:
+        for at, peer in sorted(self._cuts):
+            if peer == broker and self.brokers[at].is_running:
+                self._tell(at, commands.MendBroker(broker=peer))
+        self._cuts = {(at, peer) for at, peer in self._cuts if broker not in (at, peer)}
+
+    def _others(self, broker: int) -> list[BrokerProcess]:
+        return [each for each in self.brokers.values() if each.broker != broker]
+
+    def _cut_at(self, broker: int, peer: int, *, sends: bool, receives: bool) -> None:
+        port = self.brokers[peer].port
+        self._cuts.add((broker, peer))
+        self._tell(
+            broker,
+            commands.CutBroker(broker=peer, port=port, sends=sends, receives=receives),
+        )
+
+    def _tell(self, broker: int, command: Command) -> None:
+        self._faulty.add(broker)
+        try:
+            tell(self.brokers[broker].log_dir, command, within_s=TOLD_WITHIN_S)
+        except CommandRefused as refusal:
+            raise CommandRefused(f"broker {broker}: {refusal}") from None

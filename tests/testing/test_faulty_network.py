@@ -1,0 +1,329 @@
+"""Links between two brokers, and from clients, over real sockets of one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+import uvloop
+
+from insync.client.connection import ClientConnection
+from insync.node.node import Listener
+from insync.node.process import SocketNetwork
+from insync.testing.faulty_network import (
+    CLIENTS,
+    UNSENT_BYTES_MAX,
+    Cut,
+    FaultyNetwork,
+    caller_of,
+)
+from insync.testing.processes import HOST, free_ports
+from insync.wire.apis import Api
+from insync.wire.headers import write_request_header
+from insync.wire.hello import HelloRequest, write_hello_request
+
+QUIET_S = 0.1
+"""Long enough for a byte that gets through to have arrived."""
+
+ONE, OTHER = 1, 2
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def hello(broker: int) -> bytes:
+    frame = write_request_header(
+        api_key=Api.BROKER_HELLO, api_version=0, correlation_id=0, client_id="broker"
+    ) + write_hello_request(HelloRequest(broker, 1))
+    return len(frame).to_bytes(4, "big") + frame
+
+
+class End(asyncio.Protocol):
+    """Notes all that it is told."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.is_lost = False
+        self.is_paused = False
+        self.changed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self.changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        assert not self.is_lost, "told twice"
+        self.is_lost = True
+        self.changed.set()
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Two:
+    """Broker 1, which serves, and broker 2, which calls; a client calls without a FaultyNetwork."""
+
+    def __init__(self) -> None:
+        self.one, self.other = FaultyNetwork(SocketNetwork()), FaultyNetwork(SocketNetwork())
+        (self.port,) = free_ports(1)
+        self.accepted: asyncio.Queue[End] = asyncio.Queue()
+        self.ends: list[End] = []
+        self.listener: Listener
+
+    def end(self) -> End:
+        self.ends.append(End())
+        return self.ends[-1]
+
+    async def stop(self) -> None:
+        """uvloop waits for ever to close a loop with a connection left in it."""
+        self.listener.close()
+        for end in self.ends:
+            if hasattr(end, "transport") and not end.is_lost:
+                end.transport.abort()
+        await asyncio.sleep(0)
+
+    def _accept(self) -> End:
+        end = self.end()
+        self.accepted.put_nowait(end)
+        return end
+
+    async def listen(self) -> None:
+        self.listener = await self.one.listen(HOST, self.port, self._accept)
+
+    async def call(self, first: bytes, network: FaultyNetwork | None = None) -> tuple[End, End]:
+        end = self.end()
+        via = network or SocketNetwork()
+        await via.connect(HOST, self.port, cast("ClientConnection", end))
+        there = await self.accepted.get()
+        end.transport.writelines([first])
+        await there.until(lambda: there.received == first)
+        there.received = b""
+        return end, there
+
+    async def call_as_broker(self) -> tuple[End, End]:
+        return await self.call(hello(OTHER), self.other)
+
+    def cut(self, *, to_one: bool = True, to_other: bool = True) -> None:
+        self.one.cut(Cut(peer=OTHER, port=9, sends=to_other, receives=to_one))
+        self.other.cut(Cut(peer=ONE, port=self.port, sends=to_one, receives=to_other))
+
+    def mend(self) -> None:
+        self.one.mend()
+        self.other.mend()
+
+
+Live = Callable[[Callable[[Two], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=LOOPS)
+def live(request: pytest.FixtureRequest) -> Live:
+    def run(story: Callable[[Two], Awaitable[None]]) -> None:
+        async def told() -> None:
+            two = Two()
+            await two.listen()
+            try:
+                async with asyncio.timeout(30):
+                    await story(two)
+            finally:
+                await two.stop()
+
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            runner.run(told())
+
+    return run
+
+
+async def nothing_arrives(*ends: End) -> None:
+    before = [(end.received, end.is_lost) for end in ends]
+    await asyncio.sleep(QUIET_S)
+    assert [(end.received, end.is_lost) for end in ends] == before
+
+
+def test_bytes_arrive_both_ways_without_faults(live: Live) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call_as_broker()
+        here.transport.write(b"ab")
+        there.transport.writelines([b"x", b"y"])
+        await there.until(lambda: there.received == b"ab")
+        await here.until(lambda: here.received == b"xy")
+        here.transport.close()
+        await there.until(lambda: there.is_lost)
+        await here.until(lambda: here.is_lost)
+
+    live(story)
+
+
+def test_a_cut_stops_an_open_connection_and_nobody_is_told(live: Live) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call_as_broker()
+        two.cut()
+        here.transport.write(b"ab")
+        there.transport.write(b"xy")
+        await nothing_arrives(here, there)
+        two.mend()
+        await there.until(lambda: there.received == b"ab")
+        await here.until(lambda: here.received == b"xy")
+        here.transport.write(b"cd")
+        await there.until(lambda: there.received == b"abcd")
+
+    live(story)
+
+
+@pytest.mark.parametrize("told", ["one", "other"])
+def test_either_end_can_cut_alone(live: Live, told: str) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call_as_broker()
+        if told == "one":
+            two.one.cut(Cut(peer=OTHER))
+        else:
+            two.other.cut(Cut(peer=ONE, port=two.port))
+        here.transport.write(b"ab")
+        there.transport.write(b"xy")
+        await nothing_arrives(here, there)
+
+    live(story)
+
+
+def test_one_way_stops_one_way(live: Live) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call_as_broker()
+        two.cut(to_one=False)
+        here.transport.write(b"ab")
+        there.transport.write(b"xy")
+        await there.until(lambda: there.received == b"ab")
+        await nothing_arrives(here)
+        two.mend()
+        await here.until(lambda: here.received == b"xy")
+
+    live(story)
+
+
+@pytest.mark.parametrize("closing", ["here", "there"])
+def test_who_gives_up_is_gone_at_once_and_missed_later(live: Live, closing: str) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call_as_broker()
+        gone, left = (here, there) if closing == "here" else (there, here)
+        two.cut()
+        gone.transport.close()
+        await gone.until(lambda: gone.is_lost)
+        assert gone.transport.is_closing()
+        await nothing_arrives(left)
+        two.mend()
+        await left.until(lambda: left.is_lost)
+        await nothing_arrives(gone)
+
+    live(story)
+
+
+def test_a_connect_waits_until_the_link_is_mended(live: Live) -> None:
+    async def story(two: Two) -> None:
+        two.cut()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(QUIET_S):
+                await two.call_as_broker()
+        waiting = asyncio.ensure_future(two.call_as_broker())
+        await asyncio.sleep(QUIET_S)
+        assert two.accepted.empty()
+        two.mend()
+        await waiting
+
+    live(story)
+
+
+def test_clients_are_cut_off_and_brokers_are_not(live: Live) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call(b"\0\0\0\x0a\0\x12")
+        two.one.cut(Cut(peer=CLIENTS))
+        here.transport.write(b"ab")
+        there.transport.write(b"xy")
+        late = two.end()
+        await SocketNetwork().connect(HOST, two.port, cast("ClientConnection", late))
+        late_there = await two.accepted.get()
+        late.transport.write(b"\0\0\0\x0a\0\x12")
+        await nothing_arrives(here, there, late, late_there)
+        await two.call_as_broker()
+        two.one.mend()
+        await there.until(lambda: there.received == b"ab")
+        await here.until(lambda: here.received == b"xy")
+        await late_there.until(lambda: late_there.received == b"\0\0\0\x0a\0\x12")
+
+    live(story)
+
+
+def test_brokers_are_cut_off_and_clients_are_not(live: Live) -> None:
+    async def story(two: Two) -> None:
+        two.cut()
+        here, there = await two.call(b"\0\0\0\x0a\0\x12")
+        there.transport.write(b"xy")
+        await here.until(lambda: here.received == b"xy")
+
+    live(story)
+
+
+def test_a_sender_is_asked_to_pause_and_to_go_on(live: Live) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call_as_broker()
+        two.cut()
+        here.transport.write(b"a" * (UNSENT_BYTES_MAX - 1))
+        pauses = [here.is_paused]
+        here.transport.write(b"a")
+        pauses.append(here.is_paused)
+        two.mend()
+        await there.until(lambda: len(there.received) == UNSENT_BYTES_MAX)
+        assert [*pauses, here.is_paused] == [False, True, False]
+
+    live(story)
+
+
+def test_a_pause_of_reading_outlasts_the_cut(live: Live) -> None:
+    async def story(two: Two) -> None:
+        here, there = await two.call_as_broker()
+        two.cut()
+        there.transport.pause_reading()
+        here.transport.write(b"ab")
+        two.mend()
+        await nothing_arrives(there)
+        there.transport.resume_reading()
+        await there.until(lambda: there.received == b"ab")
+
+    live(story)
+
+
+def test_a_broker_ends_though_its_links_are_cut(live: Live) -> None:
+    async def story(two: Two) -> None:
+        _, early = await two.call_as_broker()
+        here, there = await two.call_as_broker()
+        two.one.cut(Cut(peer=OTHER))
+        early.transport.close()
+        two.listener.close()
+        there.transport.close()
+        async with asyncio.timeout(5):
+            await two.listener.wait_closed()
+        await here.until(lambda: here.is_lost)
+
+    live(story)
+
+
+def test_a_caller_is_known_by_its_first_request() -> None:
+    assert caller_of(hello(7)) == 7
+    assert caller_of(hello(7) + b"and more") == 7
+    assert {caller_of(hello(7)[:size]) for size in range(len(hello(7)))} == {None}
+    for other in (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"GET / HTTP/1.1\r\n"):
+        assert caller_of(other) == CLIENTS
+    assert caller_of(b"\0\0\0\x0a\0\x12") == CLIENTS
+    assert caller_of(b"\0\0\0\x04" + Api.BROKER_HELLO.to_bytes(2, "big") + b"\0\0") == CLIENTS
