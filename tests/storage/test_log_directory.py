@@ -63,6 +63,22 @@ def opened(
     )
 
 
+def test_a_full_disk_makes_a_stop_unclean_and_loses_nothing() -> None:
+    disk = MemoryDisk()
+    directory = opened(disk, "/data")
+    log = directory.create("orders", 0, topic_id=OLD, now_ms=0)
+    append(log, batch())
+    directory.close()
+    directory = opened(disk, "/data")
+    assert directory.was_clean
+    disk.capacity_bytes = 1  # nothing is left to be written but that the stop is clean
+    directory.close()
+    disk.capacity_bytes = 1 << 30
+    again = opened(disk, "/data")  # the lock was let go
+    assert not again.was_clean
+    assert again.logs["orders", 0].end == log.end > 0
+
+
 def test_logs_are_there_again_after_a_clean_stop(disk: Disk, path: str) -> None:
     directory = opened(disk, path)
     assert (directory.logs, directory.was_clean) == ({}, False)

@@ -210,7 +210,7 @@ class LogDirectory:
     def close(self) -> None:
         """Stop cleanly: the next start believes what is on disk without reading the logs.
 
-        If a log cannot be closed the others still are, and the next start recovers all of them.
+        If the disk refuses, the next start recovers all of them.
         """
         with self._upkeep:
             self._is_closed = True
@@ -221,14 +221,16 @@ class LogDirectory:
                 except (DiskError, LogFailed) as error:
                     failures.append(str(error))
             try:
-                if failures:
-                    logger.warning("the next start will recover the logs: %s", failures[0])
-                else:
+                if not failures:
                     self._write_recovery_points()
                     self._disk.write_atomic(f"{self.path}/{CLEAN}", b"")
+            except DiskError as error:
+                failures.append(str(error))
             finally:
                 if self._lock is not None:
                     self._lock.release()
+            if failures:
+                logger.warning("the next start will recover the logs: %s", failures[0])
 
     def _open_logs(self, now_ms: int) -> None:
         names = self._disk.list(self.path)
