@@ -10,10 +10,10 @@ from typing import Annotated, TypeVar
 import typer
 
 from insync.cli.answer import WrongUsage
-from insync.cli.broker import read_properties
 from insync.client.admin import Admin
 from insync.client.admin_connections import BadAddress, Connections, Patience, parse_bootstrap
 from insync.client.sockets import Sockets
+from insync.node.process import read_properties
 from insync.rules.refusals import BadSetting, Refusal
 
 T = TypeVar("T")
