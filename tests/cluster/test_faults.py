@@ -249,7 +249,6 @@ def test_a_wall_clock_that_jumps_decides_nothing(cluster: Cluster, by_ms: int) -
     check_nothing_lost(cluster, producer)
 
 
-@pytest.mark.xfail(strict=False, reason="until reads leave the loop")
 def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
     create_topic(cluster, "orders", partitions=6)
     all_in_sync(cluster, "orders")

@@ -139,9 +139,6 @@ def test_what_is_not_committed_stays() -> None:
         )
 
 
-@pytest.mark.xfail(
-    reason="a leader's OFFSET_OUT_OF_RANGE does not say where its log starts (broker/fetch.py)"
-)
 def test_a_follower_whose_place_was_deleted_starts_over() -> None:
     config = {"retention.bytes": str(KEPT_BYTES)}
     with Cluster(settings=SETTINGS) as cluster:

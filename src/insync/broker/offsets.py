@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from insync.broker import answers
 from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.reads import ReadPool
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.rules.values import LeaderEpoch, Offset
+from insync.storage.errors import StorageRefusal
+from insync.storage.log import Log
+
+logger = logging.getLogger(__name__)
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 EARLIEST_LOCAL = -4  # nothing is tiered here: the same as earliest
@@ -36,11 +43,12 @@ class _Refused(Exception):
 
 
 class Offsets:
-    def __init__(self, replicas: Replicas, view: ClusterView) -> None:
+    def __init__(self, replicas: Replicas, view: ClusterView, reads: ReadPool) -> None:
         self._replicas = replicas
         self._view = view
+        self._reads = reads
 
-    def list_offsets(self, request: Any, version: int) -> answers.Values:
+    async def list_offsets(self, request: Any) -> answers.Values:
         return {
             "topics": [
                 {
@@ -48,7 +56,7 @@ class Offsets:
                     "partitions": [
                         {
                             "partition_index": asked.partition_index,
-                            **self._offset(request, topic.name, asked, version),
+                            **await self._offset(request, topic.name, asked),
                         }
                         for asked in topic.partitions
                     ],
@@ -57,7 +65,8 @@ class Offsets:
             ]
         }
 
-    def _offset(self, request: Any, name: str, asked: Any, version: int) -> answers.Values:
+    async def _offset(self, request: Any, name: str, asked: Any) -> answers.Values:
+        version = request.__version__
         key = (name, asked.partition_index)
         try:
             self._check_known(key)
@@ -65,14 +74,29 @@ class Offsets:
                 raise _Refused(ErrorCode.unsupported_version)
             if request.replica_id == DEBUG_REPLICA and key in self._replicas.held:
                 held = self._replicas.held[key]
-                return _offset_at(held, asked.timestamp, up_to=held.log.end)
+                return await self._offset_at(held, asked.timestamp, up_to=held.log.end)
             found = self._leader(key, getattr(asked, "current_leader_epoch", -1))
             if asked.timestamp not in (EARLIEST, EARLIEST_LOCAL):
                 _check_serves_latest(found, version)
+            # Below the watermark only: what may yet be lost has no offset for a client.
+            return await self._offset_at(found, asked.timestamp, up_to=found.high_watermark)
         except _Refused as refused:
             return {"error_code": refused.code}
-        # Below the watermark only: what may yet be lost has no offset for a client.
-        return _offset_at(found, asked.timestamp, up_to=found.high_watermark)
+
+    async def _offset_at(self, found: Replica, timestamp: int, *, up_to: int) -> answers.Values:
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return {"offset": found.log.start, "leader_epoch": found.epoch}
+        if timestamp == LATEST:
+            return {"offset": up_to, "leader_epoch": found.epoch}
+        epoch = found.epoch
+        try:
+            at = await self._reads.submit(partial(_record_at, found.log, timestamp))
+        except StorageRefusal as refusal:
+            logger.warning("%s-%d: %s", *found.key, refusal)
+            raise _Refused(ErrorCode.kafka_storage_error) from None
+        if at is None or at[0] >= up_to:
+            return {"offset": -1, "timestamp": -1}
+        return {"offset": at[0], "timestamp": at[1], "leader_epoch": epoch}
 
     def epoch_ends(self, request: Any, _version: int) -> answers.Values:
         return {
@@ -127,20 +151,9 @@ def _check_serves_latest(found: Replica, version: int) -> None:
         raise _Refused(not_yet if is_known else ErrorCode.leader_not_available)
 
 
-def _offset_at(found: Replica, timestamp: int, *, up_to: int) -> answers.Values:
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return {"offset": found.log.start, "leader_epoch": found.epoch}
-    if timestamp == LATEST:
-        return {"offset": up_to, "leader_epoch": found.epoch}
-    at = _record_at(found, timestamp)
-    if at is None or at[0] >= up_to:
-        return {"offset": -1, "timestamp": -1}
-    return {"offset": at[0], "timestamp": at[1], "leader_epoch": found.epoch}
-
-
-def _record_at(found: Replica, timestamp: int) -> tuple[int, int] | None:
-    """Offset and time of the record that a time or a sign stands for."""
+def _record_at(log: Log, timestamp: int) -> tuple[int, int] | None:
+    """Offset and time of the record that a time or a sign stands for; reads, so may block."""
     if timestamp == MAX_TIMESTAMP:
-        newest = found.log.max_timestamp()
+        newest = log.max_timestamp()
         return None if newest is None else (newest[1], newest[0])
-    return None if timestamp < 0 else found.log.offset_for_time(timestamp)
+    return None if timestamp < 0 else log.offset_for_time(timestamp)

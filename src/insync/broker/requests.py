@@ -55,14 +55,14 @@ class Requests:
         self._nonce = nonce
         self._tasks: set[asyncio.Task[None]] = set()
         self._produce = Produce(replicas, view)
-        offsets = Offsets(replicas, view)
+        offsets = Offsets(replicas, view, fetch.pool)
         self._handlers: dict[int, Callable[[Reply, memoryview | bytes], None]] = {
             Api.PRODUCE: self._produce,
             Api.FETCH: fetch,
             Api.BROKER_HELLO: self._hello,
             Api.API_VERSIONS: self._api_versions,
             Api.METADATA: self._later(self._metadata),
-            Api.LIST_OFFSETS: self._at_once(offsets.list_offsets),
+            Api.LIST_OFFSETS: self._later(offsets.list_offsets),
             Api.OFFSET_FOR_LEADER_EPOCH: self._at_once(offsets.epoch_ends),
             Api.INIT_PRODUCER_ID: self._later(self._init_producer_id),
             Api.CREATE_TOPICS: self._later(self._create_topics),

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from random import SystemRandom
 from select import select
 from typing import Final
 
 from insync.rules.refusals import Refusal
 
 HOST: Final = "127.0.0.1"
+PORTS: Final = (10_000, 32_000)
 READY_WITHIN_S: Final = 30.0
 STOPPED_WITHIN_S: Final = 15.0
 
@@ -119,9 +121,18 @@ class BrokerProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody uses now; held until all are found, so that none is found twice."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports in a row that nobody uses now.
+
+    Not those the system itself gives away: a broker that was killed wants its port back, and
+    meanwhile somebody's outgoing connection might have been given it.
+    """
+    while True:
+        first = SystemRandom().randrange(*PORTS)
+        ports = list(range(first, first + count))
+        try:
+            with ExitStack() as held:
+                for port in ports:
+                    held.enter_context(socket.socket()).bind((HOST, port))
+        except OSError:
+            continue
+        return ports
