@@ -9,11 +9,11 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from insync.broker.properties import read_properties
 from insync.cli.answer import WrongUsage
 from insync.client.admin import Admin
 from insync.client.admin_connections import BadAddress, Connections, Patience, parse_bootstrap
 from insync.client.sockets import Sockets
-from insync.node.process import read_properties
 from insync.rules.refusals import BadSetting, Refusal
 
 T = TypeVar("T")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import RenderableType
 from typer.exceptions import TyperException
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
 

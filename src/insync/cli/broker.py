@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from insync.broker.properties import read_properties
 from insync.broker.settings import Settings
-from insync.node import process
 from insync.rules.refusals import BadSetting
+
+
+def register(on: typer.Typer) -> None:
+    on.command("broker")(broker)
 
 
 def broker(
@@ -19,7 +23,9 @@ def broker(
     ] = None,
 ) -> None:
     """Run one broker in the foreground until SIGTERM or Ctrl-C."""
-    given = {**process.read_properties(config), **parse_sets(set_ or [])}
+    from insync.node import process  # noqa: PLC0415 - a whole broker
+
+    given = {**read_properties(config), **parse_sets(set_ or [])}
     process.run(process.serve(Settings(given), on_ready=process.say_ready))
 
 

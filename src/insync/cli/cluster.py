@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from insync.broker.settings import Settings
 from insync.cli.answer import Answer, JsonFlag
@@ -24,6 +23,11 @@ STOPPED_WITHIN_S = 30.0
 DESCRIPTION = "cluster.json"
 
 app = typer.Typer(help="Start, look at and stop a cluster on this machine.")
+
+
+def register(on: typer.Typer) -> None:
+    on.add_typer(app, name="cluster")
+
 
 DataDir = Annotated[Path, typer.Option("--data-dir", help="Where the cluster keeps its files.")]
 
@@ -113,6 +117,8 @@ def _refuse_running(data_dir: Path) -> None:
 @app.command()
 def status(data_dir: DataDir, *, as_json: JsonFlag = False) -> Answer:
     """Which brokers run, and where."""
+    from rich.table import Table  # noqa: PLC0415 - a start has no table to show
+
     found = _read(data_dir)
     rows = [{**broker, "running": _is_running(broker["pid"])} for broker in found["brokers"]]
     table = Table(box=None, pad_edge=False, header_style="bold")

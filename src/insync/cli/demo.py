@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 
+import typer
 from rich.console import Console, Group
 from rich.text import Text
 
@@ -27,6 +28,10 @@ SHOWN = (
     "epoch-start",
     "leader-stall",
 )
+
+
+def register(on: typer.Typer) -> None:
+    on.command("demo")(demo)
 
 
 def demo(*, as_json: JsonFlag = False) -> Answer:

@@ -20,6 +20,10 @@ FILE_BYTES_MAX = 1 << 20
 STYLES = {Mood.GOOD: "green", Mood.BAD: "bold red", Mood.PLAIN: ""}
 
 
+def register(on: typer.Typer) -> None:
+    on.command("explain")(explain)
+
+
 def explain(
     scenario: Annotated[
         str | None,

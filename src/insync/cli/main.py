@@ -9,32 +9,37 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from typer.exceptions import TyperException
 
 from insync import __version__
-from insync.cli import broker, cluster, demo, explain, topics
 from insync.cli.answer import Answer
 from insync.rules.refusals import Refusal
 
 WIDTH_WITHOUT_TERMINAL = 160
 
-app = typer.Typer(
-    name="insync",
-    help="Who is in sync, why, and how fast replicas may move.",
-    invoke_without_command=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("explain")(explain.explain)
-app.command("demo")(demo.demo)
-app.command("broker")(broker.broker)
-app.command("topics")(topics.topics)
-app.add_typer(cluster.app, name="cluster")
+# Each is a module of this package that registers itself.
+COMMANDS = ("explain", "demo", "broker", "cluster", "topics")
+
+
+def _app(arguments: Sequence[str]) -> typer.Typer:
+    """Imports only the command asked for: three brokers that start must not wait for a demo's."""
+    app = typer.Typer(
+        name="insync",
+        help="Who is in sync, why, and how fast replicas may move.",
+        invoke_without_command=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(options)
+    is_known = bool(arguments) and arguments[0] in COMMANDS
+    for name in arguments[:1] if is_known else COMMANDS:
+        import_module(f"insync.cli.{name}").register(app)
+    return app
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - the shape typer calls back with
@@ -43,7 +48,6 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - the shape typer calls
         raise typer.Exit
 
 
-@app.callback()
 def options(
     context: typer.Context,
     *,
@@ -63,8 +67,9 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> int:
     if not __debug__:
         return _fail("refuses to run under python -O: its assertions are part of it", code=1)
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        answer = app(args=arguments, prog_name="insync", standalone_mode=False)
+        answer = _app(given)(args=given, prog_name="insync", standalone_mode=False)
         return _render(answer) if isinstance(answer, Answer) else int(answer or 0)
     except TyperException as wrong_usage:
         return _fail(wrong_usage.format_message(), code=wrong_usage.exit_code)
@@ -83,6 +88,8 @@ def _render(answer: Answer) -> int:
     elif isinstance(answer.view, str):
         sys.stdout.write(answer.view)  # lines that scripts may cut by their tabs: never wrapped
     else:
+        from rich.console import Console  # noqa: PLC0415 - most commands have nothing to show
+
         console = Console()
         if not console.is_terminal:
             console = Console(width=WIDTH_WITHOUT_TERMINAL)

@@ -62,6 +62,10 @@ class Asked:
     with_internal: bool
 
 
+def register(on: typer.Typer) -> None:
+    on.command("topics")(topics)
+
+
 def topics(
     bootstrap_server: BootstrapServer,
     command_config: CommandConfig = None,

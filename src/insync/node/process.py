@@ -17,7 +17,7 @@ from typing import Any, Final
 import uvloop
 
 from insync.broker.reads import ReaderThreads
-from insync.broker.settings import Settings, parse_properties
+from insync.broker.settings import Settings
 from insync.client.connection import ClientConnection
 from insync.client.sockets import connect
 from insync.metadata.sqlite import SqliteStore
@@ -29,8 +29,6 @@ from insync.storage.files import FILES_OPEN_MAX
 DESCRIPTORS_MAX: Final = 65_536
 DESCRIPTORS_KEPT: Final = 64
 """For the metadata store, sessions, checkpoints and connections to other brokers."""
-
-FILE_BYTES_MAX: Final = 1 << 20
 
 
 class PortInUse(Refusal):
@@ -129,18 +127,3 @@ def say_ready() -> None:
     """Whoever started this process reads it, and goes on."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            raise BadSetting(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-        return parse_properties(content.decode("utf-8"))
-    except OSError as error:
-        raise BadSetting(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadSetting(f"{path} is not UTF-8 text") from None
-    except BadSetting as refusal:
-        raise BadSetting(f"{path}: {refusal}") from None

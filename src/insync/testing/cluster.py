@@ -25,7 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from insync.client.sockets import await_acquaintance
 from insync.testing import commands
 from insync.testing.commands import Command
 from insync.testing.control import CommandRefused, tell
@@ -90,6 +89,9 @@ class Cluster:
             undo.callback(self._kill_all)
             for each in self.brokers.values():
                 each.launch()
+            # Brokers start while we import what it takes to ask them.
+            from insync.client.sockets import await_acquaintance  # noqa: PLC0415
+
             for each in self.brokers.values():
                 each.await_ready()
             ports = [each.port for each in self.brokers.values()]

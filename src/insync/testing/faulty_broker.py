@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from insync.broker.properties import read_properties
 from insync.broker.settings import Settings
 from insync.node import process
 from insync.node.node import World
@@ -43,7 +44,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="a properties file")
     config: Path = parser.parse_args().config
     try:
-        process.run(serve(Settings(process.read_properties(config))))
+        process.run(serve(Settings(read_properties(config))))
     except Refusal as refusal:
         sys.stderr.write(f"insync: {refusal}\n")
         return 1

@@ -21,7 +21,7 @@ PORTS: Final = (10_000, 32_000)
 READY_WITHIN_S: Final = 30.0
 STOPPED_WITHIN_S: Final = 15.0
 
-PLAIN_BROKER: Final = ("insync", "broker")
+PLAIN_BROKER: Final = ("insync.node",)
 FAULTY_BROKER: Final = ("insync.testing.faulty_broker",)
 
 

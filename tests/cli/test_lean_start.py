@@ -1,0 +1,37 @@
+"""What starts often imports little: three brokers at once on two cores feel every module."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+BROKER = """
+import insync.node.process
+"""
+CLUSTER = """
+import insync.cli.main
+
+insync.cli.main.main(["cluster", "stop", "--data-dir", "nowhere"])
+"""
+CHECK = """
+import sys
+
+for unwanted in {unwanted}:
+    assert unwanted not in sys.modules, f"imports {{unwanted}}"
+import hypothesis.strategies  # nobody is kept from it
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "unwanted"),
+    [
+        (BROKER, ["hypothesis", "pydantic", "rich", "typer"]),
+        (CLUSTER, ["hypothesis", "insync.node", "insync.scenarios", "asyncio", "rich"]),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(program: str, unwanted: list[str]) -> None:
+    code = program + CHECK.format(unwanted=unwanted)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
