@@ -38,9 +38,10 @@ check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -n auto -m "$(QUICK)" --cov=insync.rules --cov-fail-under=100
 
-bench:  ## figures beside Apache Kafka
-	@echo "There is nothing to measure yet: benchmarks begin with the first broker."
-	@echo "bench/README.md says what will be measured, and how."
+# make bench ONLY=produce,latency PAIRS=10 KAFKA=no JSON=figures.json; QUICK=1 for a first look.
+bench: $(READY)  ## figures beside Apache Kafka
+	@$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(PAIRS),--pairs $(PAIRS)) \
+	  $(if $(QUICK),--quick) $(if $(filter no,$(KAFKA)),--no-kafka) $(if $(JSON),--json $(JSON))
 
 format: $(READY)  ## rewrite the code the way `check` wants it
 	$(BIN)/ruff format .

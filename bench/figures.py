@@ -1,0 +1,39 @@
+"""Every figure, the trial that yields it, and what was asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.ratios import AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    key: str
+    trial: str
+    title: str
+    unit: str
+    reach: Reach
+
+
+def _of(trial: str, key: str, title: str, unit: str, reach: Reach) -> Figure:
+    return Figure(key=key, trial=trial, title=title, unit=unit, reach=reach)
+
+
+FIGURES = (
+    _of("idle", "start", "three brokers serving after start", "s", AtMost(1, "s")),
+    _of("idle", "memory-idle", "memory per broker, idle", "MB", AtMost(80, "MB")),
+    _of("idle", "memory-1000", "memory per broker, 1000 partitions", "MB", AtMost(150, "MB")),
+    _of("idle", "cpu-idle-1000", "CPU of all, 1000 partitions, idle", "% core", AtMost(5, "%")),
+    _of("produce", "produce", "produce, 1 KiB", "MB/s", RatioAtLeast(1.2)),
+    _of("produce", "produce-cpu", "  CPU of all brokers", "s/GB", RatioAtMost(0.5)),
+    _of("produce", "consume", "consume, 1 KiB", "MB/s", RatioAtLeast(1)),
+    _of("produce", "consume-cpu", "  CPU of all brokers", "s/GB", RatioAtMost(1)),
+    _of("small-batches", "small-batches", "produce, batches of 16 kB", "MB/s", RatioAtLeast(2)),
+    _of("small-messages", "small-messages", "produce, 100 B", "k/s", RatioAtLeast(1.1)),
+    _of("small-messages", "small-messages-cpu", "  CPU of all brokers", "s/GB", RatioAtMost(0.5)),
+    _of("catch-up", "catch-up", "catch-up of 1 GB, from process start", "s", RatioAtMost(0.5)),
+    _of("latency", "latency-p50", "latency at 1 MB/s, p50", "ms", JustShown()),
+    _of("latency", "latency-p99", "latency at 1 MB/s, p99", "ms", RatioAtMost(0.2)),
+    _of("failover", "failover", "next answer after kill -9 of the leader", "s", AtMost(1, "s")),
+)

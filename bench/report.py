@@ -1,0 +1,72 @@
+"""What was measured, as a table for people and as JSON for scripts."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from bench.figures import Figure
+from bench.ratios import Samples
+
+VERDICTS = {True: "[green]reached[/]", False: "[red]missed[/]", None: "-"}
+
+
+def table(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("figure", "Insync", "Apache Kafka", "", "ratio", "spread", "reach", ""):
+        is_number = column in {"Insync", "Apache Kafka", "ratio", "spread"}
+        shown.add_column(column, justify="right" if is_number else "left", no_wrap=True)
+    for figure in figures:
+        of = samples[figure.key]
+        spread = f"{min(of.ratios):.2f}-{max(of.ratios):.2f}" if of.ratios else "-"
+        shown.add_row(
+            figure.title,
+            number(of.our_median),
+            number(of.their_median),
+            figure.unit,
+            "-" if of.ratio is None else f"{of.ratio:.2f}x",
+            spread,
+            str(figure.reach),
+            VERDICTS[figure.reach.is_met(of)],
+        )
+    return shown
+
+
+def number(value: float | None) -> str:
+    """Three digits that mean something."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+
+
+def machine() -> dict[str, Any]:
+    """What else the figures depend on. A load average far from 0 before a run spoils it."""
+    return {
+        "cores": os.cpu_count(),
+        "load_average": [round(each, 2) for each in os.getloadavg()],
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+
+
+def as_json(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": figure.key,
+            "title": figure.title.strip(),
+            "unit": figure.unit,
+            "insync": dict(samples[figure.key].ours),
+            "kafka": dict(samples[figure.key].theirs),
+            "insync_median": samples[figure.key].our_median,
+            "kafka_median": samples[figure.key].their_median,
+            "ratios": samples[figure.key].ratios,
+            "ratio_median": samples[figure.key].ratio,
+            "reach": str(figure.reach),
+            "reached": figure.reach.is_met(samples[figure.key]),
+        }
+        for figure in figures
+    ]

@@ -1,0 +1,121 @@
+"""The two clusters that are measured, each behind the same few words."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from insync.testing.cluster import HOST, BrokerFailed, Cluster, free_ports
+from peers.apache_kafka import ApacheKafka
+
+BROKERS = 3
+STOPPED_WITHIN_S = 30.0
+
+
+class Side(Protocol):
+    """Three brokers that serve."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """The process of every broker that runs."""
+
+    def kill(self, broker: int) -> None:
+        """kill -9; also takes leave of a process that somebody else has killed."""
+
+    def restart(self, broker: int) -> None: ...
+
+
+class InsyncCluster(Cluster):
+    """Ours, as `insync.testing` starts it for users."""
+
+    def __enter__(self) -> InsyncCluster:
+        super().__enter__()
+        return self
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {broker: each.pid for broker, each in self.brokers.items() if each.is_running}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    name: str
+    title: str
+    cluster: Callable[[], AbstractContextManager[Side]]
+    seconds_to_serve: Callable[[], float]
+
+
+def insync_seconds_to_serve() -> float:
+    """`insync cluster start`, from the command to its line on stdout."""
+    folder = Path(tempfile.mkdtemp(prefix="insync-bench-"))
+    port = consecutive_ports(BROKERS)
+    command = [sys.executable, "-m", "insync", "cluster", "start"]
+    command += ["--data-dir", str(folder), "--brokers", str(BROKERS), "--port", str(port)]
+    began_s = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        try:
+            assert process.stdout is not None, "its output is read here"
+            line = process.stdout.readline()  # it gives up by itself when its brokers do not serve
+            taken_s = time.monotonic() - began_s
+            if not line.startswith("ready "):
+                raise BrokerFailed("insync cluster start ended without a ready line")
+            return taken_s
+        finally:
+            process.send_signal(signal.SIGTERM)  # it takes its brokers with it
+            process.wait(STOPPED_WITHIN_S)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def consecutive_ports(count: int) -> int:
+    """The first of several free ports in a row, as one command asks for them."""
+    while True:
+        first = free_ports(1)[0]
+        if first + count < 2**16 and all(is_free(first + more) for more in range(1, count)):
+            return first
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def kafka_seconds_to_serve() -> float:
+    """From the start of the processes; formatting their folders comes before and is not counted."""
+    kafka = ApacheKafka(nodes=BROKERS)
+    try:
+        kafka.format()
+        began_s = time.monotonic()
+        with kafka:
+            return time.monotonic() - began_s
+    finally:
+        shutil.rmtree(kafka.folder, ignore_errors=True)
+
+
+INSYNC = Contender(
+    name="insync",
+    title="Insync",
+    cluster=lambda: InsyncCluster(brokers=BROKERS),
+    seconds_to_serve=insync_seconds_to_serve,
+)
+APACHE_KAFKA = Contender(
+    name="kafka",
+    title="Apache Kafka",
+    cluster=lambda: ApacheKafka(nodes=BROKERS),
+    seconds_to_serve=kafka_seconds_to_serve,
+)

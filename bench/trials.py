@@ -1,0 +1,211 @@
+"""One trial: a fresh cluster, one kind of load, the figures seen. Nothing else runs meanwhile.
+
+A cluster is started for each trial and gone after it. Two clusters side by side would share the
+machine: three idle JVMs take a sixth of a core and a gigabyte, and a stopped one loses its session.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench import loads
+from bench.loads import LoadFailed
+from bench.processes import MEGABYTE, cpu_s, memory_mb
+from bench.sides import BROKERS, Contender, Side
+
+TOPIC = "bench"
+PARTITIONS = 6
+MANY_PARTITIONS = 1_000
+GIGABYTE = 1_000_000_000
+DONE_WITHIN_S = 120.0
+CALM = 0.8  # of the CPU taken a moment before
+WINDOWS_MAX = 5
+LOOK_AGAIN_AFTER_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How long to look. Rates do not depend on it; how much noise they hold does."""
+
+    warm_s: float
+    load_s: float
+    settle_s: float
+    idle_s: float
+    catch_up_bytes: int
+
+
+FULL = Scale(warm_s=6, load_s=8, settle_s=3, idle_s=10, catch_up_bytes=GIGABYTE)
+QUICK = Scale(warm_s=2, load_s=3, settle_s=1, idle_s=4, catch_up_bytes=GIGABYTE // 5)
+
+Seen = dict[str, float]
+Trial = Callable[[Contender, Scale], Seen]
+
+
+def idle(contender: Contender, scale: Scale) -> Seen:
+    seen = {"start": contender.seconds_to_serve()}
+    with contender.cluster() as side:
+        await_calm(side, scale)
+        seen["memory-idle"] = memory_mb(side.pids.values())
+        create_topic(side, partitions=MANY_PARTITIONS)
+        await_calm(side, scale)
+        seen["cpu-idle-1000"] = 100 * cores_taken(side, scale.idle_s)
+        seen["memory-1000"] = memory_mb(side.pids.values())
+    return seen
+
+
+def await_calm(side: Side, scale: Scale) -> None:
+    """Until CPU no longer falls: a JVM compiles for many seconds after it has something to do."""
+    before = cores_taken(side, scale.settle_s)
+    for _ in range(WINDOWS_MAX):
+        now = cores_taken(side, scale.settle_s)
+        if now >= CALM * before:
+            return
+        before = now
+
+
+def cores_taken(side: Side, during_s: float) -> float:
+    """By all brokers together: 0.5 is half of one core."""
+    before_s, began_s = cpu_s(side.pids.values()), time.monotonic()
+    time.sleep(during_s)
+    return (cpu_s(side.pids.values()) - before_s) / (time.monotonic() - began_s)
+
+
+def produce(contender: Contender, scale: Scale) -> Seen:
+    """1 KiB messages in batches as large as librdkafka makes them; then the same read back."""
+    with contender.cluster() as side:
+        made = _produce(side, scale, message_bytes=1_024)
+        before_s = cpu_s(side.pids.values())
+        spec = {"topic": TOPIC, "partitions": PARTITIONS, "messages": made["messages"]}
+        read = loads.run("consume", bootstrap=side.bootstrap, seconds=scale.load_s, **spec)
+        taken_s = cpu_s(side.pids.values()) - before_s
+    return {
+        "produce": made["bytes"] / made["seconds"] / MEGABYTE,
+        "produce-cpu": made["cpu_s"] / made["bytes"] * GIGABYTE,
+        "consume": read["bytes"] / read["seconds"] / MEGABYTE,
+        "consume-cpu": taken_s / read["bytes"] * GIGABYTE,
+    }
+
+
+def small_batches(contender: Contender, scale: Scale) -> Seen:
+    with contender.cluster() as side:
+        made = _produce(side, scale, message_bytes=1_024, client={"batch.size": 16_384})
+    return {"small-batches": made["bytes"] / made["seconds"] / MEGABYTE}
+
+
+def small_messages(contender: Contender, scale: Scale) -> Seen:
+    with contender.cluster() as side:
+        made = _produce(side, scale, message_bytes=100)
+    return {
+        "small-messages": made["messages"] / made["seconds"] / 1_000,
+        "small-messages-cpu": made["cpu_s"] / made["bytes"] * GIGABYTE,
+    }
+
+
+def _produce(
+    side: Side, scale: Scale, *, message_bytes: int, client: dict[str, Any] | None = None
+) -> Seen:
+    """The load that is measured, after a shorter one of the same kind on another topic."""
+    common = {
+        "bootstrap": side.bootstrap,
+        "partitions": PARTITIONS,
+        "message_bytes": message_bytes,
+        "client": client or {},
+    }
+    create_topic(side, f"{TOPIC}-warm")
+    loads.run("produce", topic=f"{TOPIC}-warm", seconds=scale.warm_s, **common)
+    create_topic(side)
+    os.sync()  # what the warm-up left to write is not this load's
+    before_s = cpu_s(side.pids.values())
+    made = loads.run("produce", topic=TOPIC, seconds=scale.load_s, **common)
+    return {**made, "cpu_s": cpu_s(side.pids.values()) - before_s}
+
+
+def catch_up(contender: Contender, scale: Scale) -> Seen:
+    """A broker is killed, misses a gigabyte and comes back: until it is in every ISR again."""
+    with contender.cluster() as side:
+        create_topic(side)
+        absent = max(side.pids)
+        side.kill(absent)
+        present = present_bootstrap(side, absent)
+        await_isr(present, lambda members: members == BROKERS - 1, what="a killed broker is out")
+        spec = {"partitions": PARTITIONS, "message_bytes": 1_024, "client": {}}
+        loads.run("produce", bootstrap=present, topic=TOPIC, bytes=scale.catch_up_bytes, **spec)
+        os.sync()
+        began_s = time.monotonic()
+        side.restart(absent)
+        await_isr(present, lambda members: members == BROKERS, what="it has caught up")
+        return {"catch-up": time.monotonic() - began_s}
+
+
+def latency(contender: Contender, scale: Scale) -> Seen:
+    """1 MB/s, long after the code is warm: a burst first, then a while at the same pace."""
+    with contender.cluster() as side:
+        create_topic(side, f"{TOPIC}-warm")
+        spec = {"bootstrap": side.bootstrap, "partitions": PARTITIONS, "message_bytes": 1_024}
+        loads.run("produce", topic=f"{TOPIC}-warm", seconds=scale.warm_s, client={}, **spec)
+        create_topic(side)
+        os.sync()
+        pace = {"bytes_per_s": MEGABYTE, "warm_s": scale.warm_s, "seconds": scale.load_s}
+        seen = loads.run("pace", topic=TOPIC, **pace, **spec)
+    return {"latency-p50": seen["p50_s"] * 1_000, "latency-p99": seen["p99_s"] * 1_000}
+
+
+def failover(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it takes what it takes
+    with contender.cluster() as side:
+        create_topic(side, partitions=1)
+        leader = partitions_of(side.bootstrap)[0].leader
+        spec = {"topic": TOPIC, "leader_pid": side.pids[leader]}
+        seen = loads.run("lose-leader", bootstrap=side.bootstrap, **spec)
+        side.kill(leader)
+    return {"failover": seen["seconds"]}
+
+
+TRIALS: dict[str, Trial] = {
+    "idle": idle,
+    "produce": produce,
+    "small-batches": small_batches,
+    "small-messages": small_messages,
+    "catch-up": catch_up,
+    "latency": latency,
+    "failover": failover,
+}
+
+
+def create_topic(side: Side, name: str = TOPIC, *, partitions: int = PARTITIONS) -> None:
+    """With factor 3, and wait until every partition has a leader and all replicas in sync."""
+    client = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 0})
+    topic = NewTopic(name, partitions, BROKERS)
+    client.create_topics([topic], operation_timeout=60)[name].result(90)
+    await_isr(side.bootstrap, lambda members: members == BROKERS, what="it is served", name=name)
+
+
+def partitions_of(bootstrap: str, name: str = TOPIC) -> dict[int, Any]:
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    found: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
+    return found
+
+
+def await_isr(
+    bootstrap: str, is_good: Callable[[int], bool], *, what: str, name: str = TOPIC
+) -> None:
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    deadline_s = time.monotonic() + DONE_WITHIN_S
+    while True:
+        found = client.list_topics(name, timeout=10).topics[name].partitions.values()
+        if found and all(each.leader >= 0 and is_good(len(each.isrs)) for each in found):
+            return
+        if time.monotonic() > deadline_s:
+            raise LoadFailed(f"not within {DONE_WITHIN_S:.0f} s: {what}")
+        time.sleep(LOOK_AGAIN_AFTER_S)
+
+
+def present_bootstrap(side: Side, absent: int) -> str:
+    """The addresses of the others: a client that asks the absent one waits for nothing."""
+    addresses = side.bootstrap.split(",")
+    return ",".join(each for broker, each in enumerate(addresses, start=1) if broker != absent)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.ratios import AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach, Samples
+
+
+def samples(ours: list[float], theirs: list[float]) -> Samples:
+    return Samples(ours=dict(enumerate(ours)), theirs=dict(enumerate(theirs)))
+
+
+def test_ratio_is_the_median_of_pairs_not_the_ratio_of_medians() -> None:
+    # A machine that slowed tenfold for one pair: both sides saw it, the ratio did not.
+    of = samples([20, 22, 240], [10, 11, 100])
+    assert of.ratios == [2, 2, 2.4]
+    assert of.ratio == 2
+    assert (of.our_median, of.their_median) == (22, 11)
+
+
+def test_median_of_an_even_number_lies_between_the_middle_two() -> None:
+    assert samples([1, 2, 3, 10], [1, 1, 1, 1]).ratio == 2.5
+
+
+def test_only_whole_pairs_have_a_ratio() -> None:
+    of = Samples(ours={1: 10, 2: 30}, theirs={2: 10, 3: 99})
+    assert of.ratios == [3]
+    assert Samples(ours={1: 10}, theirs={}).ratio is None
+    assert Samples(ours={}, theirs={}).our_median is None
+    assert samples([1], [0]).ratio is None, "nothing is not a measure"
+
+
+@pytest.mark.parametrize(
+    ("reach", "ours", "theirs", "is_met"),
+    [
+        (AtMost(1, "s"), [0.5, 1.0, 9.0], [], True),
+        (AtMost(1, "s"), [0.5, 1.1, 9.0], [], False),
+        (AtMost(1, "s"), [], [5], None),
+        (RatioAtLeast(1.2), [12], [10], True),
+        (RatioAtLeast(1.2), [11], [10], False),
+        (RatioAtLeast(1.2), [12], [], None),
+        (RatioAtMost(0.5), [5], [10], True),
+        (RatioAtMost(0.5), [6], [10], False),
+        (RatioAtMost(0.5), [], [], None),
+        (JustShown(), [1], [1], None),
+    ],
+)
+def test_verdicts(
+    *, reach: Reach, ours: list[float], theirs: list[float], is_met: bool | None
+) -> None:
+    assert reach.is_met(samples(ours, theirs)) is is_met
