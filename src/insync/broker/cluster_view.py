@@ -82,7 +82,7 @@ class ClusterView:
             if entry is not None:
                 self.topic_configs[name] = decode_config(entry.value)
         else:
-            return False
+            return folder == paths.BROKERS_SEEN
         return True
 
     def _apply_topic(self, name: str, entry: Entry | None) -> None:

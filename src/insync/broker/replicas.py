@@ -97,12 +97,28 @@ class Replicas:
         for key in sorted(partitions):
             self._take_up(key)
         if brokers:
+            self._take_up_what_waits()
             registered = self.view.incarnations
             now_ms = self.clock_ms()
             for found in self.held.values():
                 if found.term is not None and found.term.registered != registered:
                     found.advance(found.term.registration(registered, now_ms=now_ms))
                     self._arm(found)
+
+    def _take_up_what_waits(self) -> None:
+        waiting = [f.key for f in self.held.values() if f.leader == self.broker and f.term is None]
+        if waiting and self._may_lead():
+            for key in sorted(waiting):
+                self._take_up(key)
+
+    def _may_lead(self) -> bool:
+        """A state that names this broker may mean a former incarnation of it.
+
+        That one's epoch was its own: it may have written what this one lost. Once a controller
+        has dealt with this incarnation, every state that names it means this one.
+        """
+        seen = self.store.get(paths.broker_seen(self.broker))
+        return seen is not None and int(seen.value) == self.incarnation
 
     def _take_up(self, key: TopicPartition) -> None:
         state = self.view.states.get(key)
@@ -128,7 +144,7 @@ class Replicas:
             replication_factor=len(state.replicas),
         )
         found.batch_bytes_max = settings.integer("message.max.bytes")
-        if state.leader != self.broker:
+        if state.leader != self.broker or not self._may_lead():
             if found.is_leader:
                 found.abandon()
             self.on_following(found)

@@ -27,7 +27,6 @@ from insync.rules import election
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, Incarnation
 
-SEEN = "/brokers/seen"  # the incarnation of each broker that was last dealt with
 STEP_MAX = 5_000  # partitions changed in one step: the store's lock is held meanwhile
 RETRY_MS = 50
 
@@ -184,8 +183,8 @@ class Controller:
     def _seen(self) -> dict[BrokerId, Incarnation]:
         return {
             BrokerId(int(name)): Incarnation(int(entry.value))
-            for name in self._store.children(SEEN)
-            if (entry := self._store.get(f"{SEEN}/{name}")) is not None
+            for name in self._store.children(paths.BROKERS_SEEN)
+            if (entry := self._store.get(f"{paths.BROKERS_SEEN}/{name}")) is not None
         }
 
     def _still_controller(self) -> Operation:
@@ -196,7 +195,7 @@ class Controller:
     ) -> list[Operation]:
         marks: list[Operation] = []
         for broker, incarnation in sorted(live.items()):
-            path, value = f"{SEEN}/{broker}", str(incarnation).encode()
+            path, value = paths.broker_seen(broker), str(incarnation).encode()
             entry = self._store.get(path)
             if entry is None:
                 marks.append(Create(path, value))
