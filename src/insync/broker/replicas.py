@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 COMMIT_RETRY_MS = 50
 AFTER_DRAINING_MS = 10
 NO_STALL = Stall(began_at_ms=0, ended_at_ms=0)
+STORAGE_RETRY_MS = 500
 
 
 class Replicas:
@@ -71,6 +72,7 @@ class Replicas:
         self._stall = NO_STALL  # the latest
         awake.on_stall = self._on_stall
         awake.on_drained = self._on_drained
+        self._refused: set[TopicPartition] = set()  # by the disk; tried again
 
     def start(self, incarnation: Incarnation) -> None:
         """Take up every partition the store gives this broker, and follow changes from now on."""
@@ -121,6 +123,22 @@ class Replicas:
         return seen is not None and int(seen.value) == self.incarnation
 
     def _take_up(self, key: TopicPartition) -> None:
+        """Be to this partition what the store says; a disk that refuses is asked again later."""
+        try:
+            self._take_up_now(key)
+        except StorageRefusal as refusal:
+            logger.warning("%s-%d: %s", *key, refusal)
+            if key not in self._refused:
+                self._refused.add(key)
+                delay_s = STORAGE_RETRY_MS / 1_000
+                asyncio.get_running_loop().call_later(delay_s, self._take_up_again, key)
+
+    def _take_up_again(self, key: TopicPartition) -> None:
+        self._refused.discard(key)
+        if self.store.session is not None:  # else all is taken up anew with the next one
+            self._take_up(key)
+
+    def _take_up_now(self, key: TopicPartition) -> None:
         state = self.view.states.get(key)
         topic = self.view.topics.get(key[0])
         if state is None or topic is None or self.broker not in state.replicas:
