@@ -119,6 +119,8 @@ class Replicas:
         That one's epoch was its own: it may have written what this one lost. Once a controller
         has dealt with this incarnation, every state that names it means this one.
         """
+        if self.store.session != str(self.incarnation):
+            return False  # lost: what the store says of it, it says of the past
         seen = self.store.get(paths.broker_seen(self.broker))
         return seen is not None and int(seen.value) == self.incarnation
 
