@@ -374,8 +374,7 @@ class Replicas:
 
     def _step(self, found: Replica, term: Leadership) -> list[Operation] | None:
         state = self.view.states.get(found.key)
-        me = self.store.get(paths.broker_id(self.broker))
-        if state is None or me is None or state.leader_epoch != term.epoch:
+        if state is None or state.leader_epoch != term.epoch:
             return None
         if frozenset(state.isr) != isr_rules.committed(term.isr):
             return None
@@ -383,16 +382,14 @@ class Replicas:
         kept = tuple(broker for broker in state.isr if broker in wanted)
         joining = tuple(broker for broker in sorted(wanted) if broker not in kept)
         checks: list[Operation] = [
-            Check(me.path, me.version),
+            Check(paths.broker_incarnation(self.incarnation)),
             Check(paths.topic_id(found.topic_id)),
         ]
         for broker in joining:
-            entry = self.store.get(paths.broker_id(broker))
-            if entry is None or self.view.incarnations.get(broker) != (
-                term.followers[broker].incarnation
-            ):
+            incarnation = term.followers[broker].incarnation
+            if self.view.incarnations.get(broker) != incarnation:
                 return None
-            checks.append(Check(entry.path, entry.version))
+            checks.append(Check(paths.broker_incarnation(incarnation)))
         path = paths.partition_state(*found.key)
         value = encode_state(replace(state, isr=(*kept, *joining)))
         return [Write(path, value, self.view.versions[found.key]), *checks]

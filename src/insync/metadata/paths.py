@@ -9,6 +9,7 @@ TOPIC_NAME_CHARACTERS_MAX = 249  # Kafka's: with "-<partition>" it still fits a 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 BROKER_IDS = "/brokers/ids"
+BROKER_INCARNATIONS = "/brokers/incarnations"  # ours: one ephemeral node per registered one
 BROKERS_SEEN = "/brokers/seen"  # ours: each broker's incarnation that a controller dealt with last
 TOPICS = "/brokers/topics"
 TOPIC_IDS = "/brokers/topic_ids"  # ours: one node per topic that exists, by its id
@@ -46,6 +47,11 @@ def checked_topic_name(name: str) -> str:
 
 def broker_id(broker: int) -> str:
     return f"{BROKER_IDS}/{_number(broker)}"
+
+
+def broker_incarnation(incarnation: int) -> str:
+    """A node that no later registration of the same broker has: versions start over with each."""
+    return f"{BROKER_INCARNATIONS}/{_number(incarnation)}"
 
 
 def broker_seen(broker: int) -> str:

@@ -214,8 +214,14 @@ class Node:
             former = store.get(path)
             try:
                 if former is not None:
-                    await store.commit(Delete(path, former.version))
-                await store.commit(Create(path, record.encode(), ephemeral=True))
+                    replaced = BrokerRecord.decode(self.broker, former.value).incarnation
+                    await store.commit(
+                        Delete(path, former.version), Delete(paths.broker_incarnation(replaced))
+                    )
+                await store.commit(
+                    Create(path, record.encode(), ephemeral=True),
+                    Create(paths.broker_incarnation(incarnation), b"", ephemeral=True),
+                )
             except Conflict:
                 continue
             break
