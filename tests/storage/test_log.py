@@ -208,3 +208,16 @@ def test_what_a_killed_process_acknowledged_is_there(tmp_path: Path) -> None:
     assert len(read_all(log)) == log.end // 3 * len(batch(3, size=100))
     assert log.epochs.entries[-1].epoch == (log.end - 3) // 50
     assert len(log.segment_bases) > 1
+
+
+def test_truncating_to_the_end_forgets_an_epoch_without_records() -> None:
+    """Its leader wrote nothing; a follower that went on naming it would be told to cut for ever."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log, batch(2))
+    before = log.epochs
+    log.begin_epoch(9)
+    assert log.epochs.latest == 9
+    assert log.truncate_to(log.end) == 2
+    assert log.epochs == before
+    assert open_log(disk).epochs == before

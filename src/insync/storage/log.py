@@ -369,6 +369,9 @@ class Log:
         """Remove every batch with `offset` or a later one; return the new end."""
         self._check_usable()
         if offset >= self.end:
+            # An epoch that began at the end, as a leader that wrote nothing leaves it, goes all
+            # the same: a follower would name it as its latest for ever, and be told to cut.
+            self._store_epochs(self.epochs.cut_end(Offset(self.end)))
             return self.end
         if offset <= self.start:
             self.truncate_fully(offset)
