@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from insync.metadata import paths
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
@@ -43,6 +44,11 @@ def _fits(operation: Operation, entry: Entry | None) -> bool:
             return entry is not None and version in {None, entry.version}
 
 
+class TreeWatcher(Protocol):
+    def notify(self, revision: int) -> None:
+        """A step was made just now."""
+
+
 class MemoryTree:
     """What the handles share. `delay_ms` is asked once for each notice and each commit."""
 
@@ -56,8 +62,20 @@ class MemoryTree:
         self.revision = 0
         self.entries: dict[str, Entry] = {}
         self._log: deque[tuple[int, Left]] = deque(maxlen=change_log_steps_max)
-        self._handles: list[MemoryStore] = []
+        self._handles: list[TreeWatcher] = []
         self._incarnation = 0
+        self._is_writable = asyncio.Event()
+        self._is_writable.set()
+
+    def freeze(self) -> None:
+        """Nobody can write until `thaw`, as when a stopped process holds the lock; steps wait."""
+        self._is_writable.clear()
+
+    def thaw(self) -> None:
+        self._is_writable.set()
+
+    async def until_writable(self) -> None:
+        await self._is_writable.wait()
 
     def step(self, operations: Sequence[Operation], session: str | None) -> int:
         """Make one step now, or change nothing and raise."""
@@ -97,10 +115,10 @@ class MemoryTree:
             return None
         return [step for step in self._log if revision < step[0] <= until]
 
-    def attach(self, handle: "MemoryStore") -> None:
+    def attach(self, handle: TreeWatcher) -> None:
         self._handles.append(handle)
 
-    def detach(self, handle: "MemoryStore") -> None:
+    def detach(self, handle: TreeWatcher) -> None:
         self._handles.remove(handle)
 
     def _check(self, index: int, operation: Operation, session: str | None) -> None:
@@ -278,6 +296,7 @@ class MemoryStore:
         if self._cut_off:
             raise Unavailable("this broker is cut off from the metadata store")
         await self._reachable.wait()
+        await self._tree.until_writable()
 
     def _lose_touch(self) -> None:
         if self._out_of_touch_since_ms is None:

@@ -3,12 +3,16 @@
 `crash` is the death of the process: its handles and locks are gone, every written byte is there
 (the page cache survives), except that the last append may be torn. `lose_power` is the death of
 the machine: appended bytes that were never flushed are gone too.
+
+Faults are switched on and off: `is_full` (nothing fits), `fails_reads` (EIO), `is_cold` (nothing
+is in memory, so a read that must not block says that it would), and `on_append`, which is told of
+each append with the bytes that have arrived so far and may not return.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
@@ -42,6 +46,10 @@ class MemoryFile:
         self._check()
         data = b"".join(buffers)
         room = self._disk.room_bytes()
+        if self._disk.on_append is not None:
+            half = len(data) // 2
+            self._content.data[self.size :] = data[: min(room, half)]
+            self._disk.on_append(self._path)
         self._content.data[self.size :] = data[:room]
         if room < len(data):
             raise DiskError(errno.ENOSPC, self._path)
@@ -51,10 +59,12 @@ class MemoryFile:
 
     def read(self, position: int, size: int) -> Buffer:
         self._check()
+        if self._disk.fails_reads:
+            raise DiskError(errno.EIO, self._path)
         return bytes(self._content.data[position : position + size])
 
     def read_nowait(self, position: int, size: int) -> Buffer | None:
-        return self.read(position, size)
+        return None if self._disk.is_cold else self.read(position, size)
 
     def truncate(self, size: int) -> None:
         self._check()
@@ -87,6 +97,10 @@ class MemoryLock:
 class MemoryDisk:
     def __init__(self, *, capacity_bytes: int = UNLIMITED) -> None:
         self.capacity_bytes = capacity_bytes
+        self.is_full = False
+        self.fails_reads = False
+        self.is_cold = False
+        self.on_append: Callable[[str], None] | None = None
         self.life = 0
         self.locks: dict[str, MemoryLock] = {}
         self.last_append: tuple[_Content, int] | None = None
@@ -112,6 +126,8 @@ class MemoryDisk:
             del content.data[content.flushed :]
 
     def room_bytes(self) -> int:
+        if self.is_full:
+            return 0
         if self.capacity_bytes == UNLIMITED:
             return UNLIMITED  # summing on every append would cost a simulation dearly
         return max(0, self.capacity_bytes - sum(len(c.data) for c in self._files.values()))

@@ -1,0 +1,532 @@
+"""Who writes partition state: each sentence of the design, and what fails without it.
+
+By a leader: "its own incarnation node and that of each added member still exist, and the state's
+version matches", and the topic is still the same one:
+    test_a_replaced_leader_cannot_change_the_isr
+    test_a_member_is_not_added_once_it_restarted
+    test_a_leader_cannot_undo_what_a_controller_wrote
+    test_a_step_for_a_deleted_topic_does_not_reach_its_namesake
+By the controller: "its controller epoch still holds, and the version matches":
+    test_a_deposed_controller_changes_nothing
+    test_a_controllers_step_checks_its_epoch_and_every_version
+"When a session ends, or a broker registers a new incarnation, the controller in one step removes it
+from every ISR that has another live member, elects where it led, and bumps the version":
+    test_the_dead_leave_every_isr_and_lead_nothing
+    test_an_unnoticed_restart_is_a_new_incarnation
+    test_a_lone_leader_that_restarted_gets_a_new_version_and_epoch
+"The last ISR member is never removed (no leader until it returns)":
+    test_the_last_member_is_kept_and_leads_again
+"Repeating this is harmless; every new controller does":
+    test_every_new_controller_repeats_the_work_and_changes_nothing
+    test_a_controllers_death_leaves_its_work_to_the_next
+"A leader whose compare-and-set fails re-reads and stays on the maximal ISR until it knows":
+    test_a_leader_keeps_the_maximal_isr_until_it_knows
+    test_a_refused_proposal_is_not_taken_for_granted
+"A broker that restarted is a new incarnation at once ... fetches of the old one are refused":
+    test_a_restarted_broker_serves_before_its_old_session_ends
+    test_a_former_incarnation_is_refused
+Joining below the watermark or the epoch's start, a leader past its session, and everything here
+once more: the lives in tests/sim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from insync.broker.replica import Replica
+from insync.client.connection import ClientConnection
+from insync.metadata import paths
+from insync.metadata.errors import Conflict
+from insync.metadata.records import TopicRecord, encode_state
+from insync.metadata.store import Check, Create, Delete, Operation, Write
+from insync.node.node import Node
+from insync.rules.follower import Fetch
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.sim.clients import SimClient
+from insync.sim.cluster import Cluster
+from insync.sim.virtual_loop import VirtualLoop
+from insync.wire import hello
+from insync.wire.apis import Api
+from insync.wire.fetch import FetchRequest, read_fetch_response, write_fetch_request
+
+KEY = ("t", 0)
+PATH = paths.partition_state(*KEY)
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+
+Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+def play(scenario: Scenario, *, brokers: int = 3, settings: dict[str, str] | None = None) -> None:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    cluster = Cluster(loop, Random(1), brokers=brokers, settings=settings)  # noqa: S311
+
+    async def playing() -> None:
+        for number in cluster.brokers:
+            await cluster.start(number)
+        await asyncio.sleep(0.2)
+        async with asyncio.timeout(120):
+            await scenario(cluster)
+        assert not cluster.mishaps
+
+    try:
+        loop.run_until_complete(playing())
+    finally:
+        loop.set_exception_handler(lambda *_: None)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def topic(
+    cluster: Cluster, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...] | None = None
+) -> None:
+    """One partition as we want it, led by the first of its ISR; a topic id of its own."""
+    topic_id = UUID(int=cluster.tree.revision, version=4)
+    state = PartitionState(
+        replicas=replicas, isr=isr or replicas, leader=replicas[0], leader_epoch=LeaderEpoch(0)
+    )
+    record = TopicRecord(topic_id=topic_id, partitions=1, replication_factor=len(replicas))
+    cluster.tree.step(
+        [
+            Create(paths.topic(KEY[0]), record.encode()),
+            Create(paths.topic_id(topic_id), KEY[0].encode()),
+            Create(PATH, encode_state(state)),
+        ],
+        None,
+    )
+    await asyncio.sleep(0.1)
+
+
+def state_of(cluster: Cluster) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cluster.tree.entries[PATH].value)
+    return found
+
+
+def version_of(cluster: Cluster) -> int:
+    return cluster.tree.entries[PATH].version
+
+
+def node_of(cluster: Cluster, number: int) -> Node:
+    node = cluster.brokers[number].node
+    assert node is not None
+    return node
+
+
+def replica_of(cluster: Cluster, number: int) -> Replica:
+    return node_of(cluster, number).replicas.held[KEY]
+
+
+async def until(holds: Callable[[], bool], *, within_s: float = 10.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def leave_step(cluster: Cluster, leader: int, leaving: BrokerId) -> list[Operation]:
+    """What this leader would commit now to let somebody go."""
+    found = replica_of(cluster, leader)
+    assert found.term is not None
+    step = node_of(cluster, leader).replicas._step(found, found.term.propose_leave({leaving}))
+    assert step is not None
+    return step
+
+
+def checks(step: list[Operation]) -> list[Operation]:
+    return [operation for operation in step if isinstance(operation, Check)]
+
+
+def client_of(cluster: Cluster) -> SimClient:
+    return SimClient(cluster, 100, KEY, Random(1))  # noqa: S311
+
+
+# By a leader.
+
+
+def test_a_replaced_leader_cannot_change_the_isr() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO, THREE))
+        step = leave_step(cluster, 1, THREE)
+        cluster.tree.step(checks(step), None)  # they hold
+        cluster.kill(1, noticed_after_ms=60_000)
+        await cluster.start(1)
+        with pytest.raises(Conflict):
+            cluster.tree.step(checks(step), None)
+
+    play(scenario)
+
+
+def test_a_member_is_not_added_once_it_restarted() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.cut(1, 3)
+        await topic(cluster, (ONE, TWO, THREE), (ONE, TWO))
+        found = replica_of(cluster, 1)
+        assert found.term is not None
+        now_ms = cluster.loop.clock_ms()
+        fetched = found.term.fetch(
+            THREE,
+            Fetch(
+                offset=Offset(0),
+                leader_end=Offset(0),
+                at_ms=now_ms,
+                served_at_ms=now_ms,
+                incarnation=node_of(cluster, 3).replicas.incarnation,
+            ),
+        )
+        step = node_of(cluster, 1).replicas._step(found, fetched.propose_join(THREE))
+        assert step is not None
+        cluster.tree.step(checks(step), None)  # they hold
+        cluster.kill(3, noticed_after_ms=60_000)
+        await cluster.start(3)
+        with pytest.raises(Conflict):
+            cluster.tree.step(step, None)
+
+    play(scenario)
+
+
+def test_a_leader_cannot_undo_what_a_controller_wrote() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (THREE, ONE, TWO))
+        step = leave_step(cluster, 3, ONE)
+        cluster.kill(2)
+        await until(lambda: state_of(cluster)["isr"] == [3, 1])
+        with pytest.raises(Conflict):
+            cluster.tree.step(step, None)
+
+    play(scenario)
+
+
+def test_a_step_for_a_deleted_topic_does_not_reach_its_namesake() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO, THREE))
+        step = leave_step(cluster, 1, THREE)
+        gone = [path for path in cluster.tree.entries if path.startswith("/brokers/topic")]
+        cluster.tree.step([Delete(path) for path in gone], None)
+        await topic(cluster, (ONE, TWO, THREE))
+        with pytest.raises(Conflict):
+            cluster.tree.step(step, None)
+
+    play(scenario)
+
+
+def test_a_leader_keeps_the_maximal_isr_until_it_knows() -> None:
+    """The store answers nothing for a while: whoever was to leave still counts."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO, THREE))
+        client = client_of(cluster)
+        await client.append([b"1"])
+        cluster.tree.freeze()
+        cluster.network.cut(1, 3)
+        assert await client.append_once([b"2"]) == 1
+        found = replica_of(cluster, 1)
+        await asyncio.sleep(4)
+        assert found.log.end == 2
+        assert replica_of(cluster, 2).log.end == 2
+        assert found.high_watermark == 1, "3 may still be in the ISR for all that is known"
+        cluster.tree.thaw()
+        await until(lambda: found.high_watermark == 2)
+        assert state_of(cluster)["isr"] == [1, 2]
+
+    play(scenario)
+
+
+def test_a_refused_proposal_is_not_taken_for_granted() -> None:
+    """The leader wants one out; the store holds another ISR by then, without two."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (THREE, TWO, ONE))
+        found = replica_of(cluster, 3)
+        cluster.tree.freeze()
+        cluster.network.cut(3, 1)
+        client = client_of(cluster)
+        assert await client.append_once([b"1"]) == 0
+        await asyncio.sleep(3)  # the leader waits for the store to take its shrink
+        state = encode_state(
+            PartitionState(
+                replicas=(THREE, TWO, ONE),
+                isr=(THREE, ONE),
+                leader=THREE,
+                leader_epoch=LeaderEpoch(0),
+            )
+        )
+        cluster.network.cut(3, 2)
+        cluster.network.mend(3, 1)
+        cluster.tree.step([Write(PATH, state, version_of(cluster))], None)
+        cluster.tree.thaw()
+        await until(lambda: found.high_watermark == 1)
+        members = state_of(cluster)["isr"]
+        assert 2 not in members
+        ends = {member: replica_of(cluster, member).log.end for member in members}
+        assert set(ends.values()) == {1}, "what is committed is on every member"
+
+    play(scenario)
+
+
+# By the controller.
+
+
+def test_a_deposed_controller_changes_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = cluster.controller()
+        assert first is not None
+        controller = node_of(cluster, first).controller
+        cluster.tree.step([controller._still_controller()], None)  # it is
+        cluster.pause(first)
+        await until(lambda: cluster.controller() not in (None, first))
+        with pytest.raises(Conflict):
+            cluster.tree.step([controller._still_controller()], None)
+        cluster.resume(first)
+        await asyncio.sleep(1)
+        assert cluster.controller() != first
+
+    play(scenario)
+
+
+def test_a_controllers_step_checks_its_epoch_and_every_version() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = cluster.controller()
+        assert first is not None
+        other = BrokerId(next(number for number in cluster.brokers if number != first))
+        await topic(cluster, (BrokerId(first), other))
+        steps: list[tuple[Operation, ...]] = []
+        store = cluster.brokers[first].store
+        assert store is not None
+        commit = store.commit
+
+        async def recording(*operations: Operation) -> int:
+            steps.append(operations)
+            return await commit(*operations)
+
+        store.commit = recording  # type: ignore[method-assign]
+        cluster.kill(other)
+        await until(lambda: state_of(cluster)["isr"] == [first])
+        (step,) = [step for step in steps if any(each.path == PATH for each in step)]
+        assert any(isinstance(e, Check) and e.path == paths.CONTROLLER_EPOCH for e in step)
+        with pytest.raises(Conflict) as conflict:
+            cluster.tree.step(step, None)  # a second time: the version has moved on
+        assert conflict.value.path == PATH
+
+    play(scenario)
+
+
+def test_the_dead_leave_every_isr_and_lead_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO, THREE))
+        cluster.kill(1)
+        await until(lambda: state_of(cluster)["isr"] == [2, 3], within_s=1)
+        assert state_of(cluster)["leader"] == 2
+        cluster.kill(3)
+        await until(lambda: state_of(cluster)["isr"] == [2], within_s=1)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("restarted", [1, 3])
+def test_an_unnoticed_restart_is_a_new_incarnation(restarted: int) -> None:
+    """Its old session lives on, and the controller hears of both registrations at once.
+
+    The machine lost what it had not flushed: a leader would write other records in the same
+    epoch, a member would be in sync without having what was acknowledged.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        controller = cluster.controller()
+        assert controller == 1
+        replicas = (THREE, TWO) if restarted == 3 else (TWO, ONE)
+        await topic(cluster, replicas)
+        client = client_of(cluster)
+        await client.append([b"1", b"2", b"3"])
+        before = state_of(cluster)
+        if restarted != controller:
+            cluster.pause(controller)
+        cluster.kill(restarted, noticed_after_ms=60_000, loses_power=True)
+        starting = asyncio.ensure_future(cluster.start(restarted))
+        await asyncio.sleep(0.5)
+        cluster.resume(controller)
+        await starting
+        if restarted == 1:
+            # Its session, and so its being controller, ends with the timeout.
+            cluster.tree.end_session(cluster.tree.entries["/controller"].session or "")
+        await until(lambda: _is_dealt_with(cluster, restarted))
+        after = state_of(cluster)
+        if restarted == 3:
+            assert after["leader_epoch"] > before["leader_epoch"]
+            assert after["leader"] == 2
+        await until(lambda: set(state_of(cluster)["isr"]) == set(replicas))
+        values, _ = await client.read(0)
+        assert values == [b"1", b"2", b"3"]
+        for number in replicas:
+            assert replica_of(cluster, number).log.end == 3
+
+    play(scenario, settings={"min.insync.replicas": "2"})
+
+
+def _is_dealt_with(cluster: Cluster, number: int) -> bool:
+    seen = cluster.tree.entries.get(paths.broker_seen(number))
+    now = cluster.tree.entries.get(paths.broker_id(number))
+    if seen is None or now is None:
+        return False
+    return int(seen.value) == int(json.loads(now.value)["incarnation"])
+
+
+def test_a_lone_leader_that_restarted_gets_a_new_version_and_epoch() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (THREE,))
+        before, version = state_of(cluster), version_of(cluster)
+        cluster.kill(3, noticed_after_ms=60_000)
+        await cluster.start(3)
+        await until(lambda: replica_of(cluster, 3).is_leader)
+        assert version_of(cluster) > version
+        assert state_of(cluster)["leader_epoch"] > before["leader_epoch"]
+        assert state_of(cluster)["leader"] == 3
+
+    play(scenario)
+
+
+def test_the_last_member_is_kept_and_leads_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.cut(3, 2)
+        await topic(cluster, (THREE, TWO), (THREE,))
+        cluster.kill(3)
+        await until(lambda: state_of(cluster)["leader"] is None)
+        await asyncio.sleep(2)
+        assert state_of(cluster)["isr"] == [3]
+        await cluster.start(3)
+        await until(lambda: state_of(cluster)["leader"] == 3)
+
+    play(scenario)
+
+
+def test_every_new_controller_repeats_the_work_and_changes_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (TWO, THREE))
+        assert cluster.controller() == 1
+        before = cluster.tree.entries[PATH]
+        cluster.tree.end_session(cluster.tree.entries[paths.CONTROLLER].session or "")
+        await until(lambda: cluster.controller() in {2, 3})
+        await asyncio.sleep(0.5)
+        assert cluster.tree.entries[PATH] == before
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_controllers_death_leaves_its_work_to_the_next(when: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (THREE, TWO))
+        assert cluster.controller() == 1
+        store = cluster.brokers[1].store
+        assert store is not None
+
+        def die() -> None:
+            cluster.kill_from_within(1)
+
+        if when == "before":
+            store.before_controller_step = die
+        else:
+            store.after_controller_step = die
+        cluster.kill(3)
+        await until(lambda: state_of(cluster)["leader"] == 2 and replica_of(cluster, 2).is_leader)
+        assert state_of(cluster)["isr"] == [2]
+        assert cluster.brokers[1].node is None
+
+    play(scenario)
+
+
+# Incarnations.
+
+
+def test_a_restarted_broker_serves_before_its_old_session_ends() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (THREE, TWO))
+        old = node_of(cluster, 3).replicas.incarnation
+        cluster.kill(3, noticed_after_ms=60_000)
+        await cluster.start(3)
+        await until(lambda: state_of(cluster)["isr"] == [2, 3], within_s=3)
+        assert paths.session(old) in cluster.tree.entries
+        assert node_of(cluster, 3).replicas.incarnation > old
+
+    play(scenario)
+
+
+def test_a_former_incarnation_is_refused() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO))
+        old = node_of(cluster, 2).replicas.incarnation
+        connection = ClientConnection(client_id="a former life")
+        await cluster.network.host(100).connect("broker-1", 9092, connection)
+        secret = cluster.tree.entries[paths.CLUSTER_SECRET].value
+        nonce = (await _hello(connection, hello.HelloRequest(2, old))).nonce
+        proof = hello.proof(secret, nonce, 2, old)
+        assert (await _hello(connection, hello.HelloRequest(2, old, proof))).error == 0
+        assert await _fetch_error(connection, old) == ErrorCode.none
+        cluster.kill(2, noticed_after_ms=60_000)
+        await cluster.start(2)
+        await asyncio.sleep(0.1)
+        assert await _fetch_error(connection, old) == ErrorCode.cluster_authorization_failed
+
+    play(scenario)
+
+
+async def _hello(connection: ClientConnection, request: hello.HelloRequest) -> hello.HelloResponse:
+    frame, at = await connection.ask(Api.BROKER_HELLO, 0, [hello.write_hello_request(request)])
+    return hello.read_hello_response(frame, at)
+
+
+async def _fetch_error(connection: ClientConnection, incarnation: Incarnation) -> int:
+    request = FetchRequest(
+        replica_id=2, replica_epoch=incarnation, max_wait_ms=0, min_bytes=0, topics=[]
+    )
+    frame, at = await connection.ask(Api.FETCH, 17, [write_fetch_request(17, request)])
+    return read_fetch_response(17, frame, at).error
+
+
+# What the epochs are for.
+
+
+def test_a_leader_notes_its_epoch_before_it_has_written_anything() -> None:
+    """Else a follower with records of a lost epoch, and fewer of them, would keep them."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.cut(2, 3)
+        await topic(cluster, (THREE, TWO), (THREE,))
+        client = client_of(cluster)
+        await client.append([b"a", b"b", b"c", b"d"])
+        cluster.kill(3)
+        await until(lambda: state_of(cluster)["leader"] == 2)  # unclean
+        await client.append_once([b"x"])
+        while replica_of(cluster, 2).log.end == 0:
+            await client.append_once([b"x"])
+        cluster.kill(2)
+        await until(lambda: state_of(cluster)["leader"] is None)
+        await cluster.start(3)
+        await until(lambda: replica_of(cluster, 3).is_leader)  # unclean again, nothing written
+        cluster.network.heal()
+        await cluster.start(2)
+        await until(lambda: set(state_of(cluster)["isr"]) == {2, 3})
+        await until(lambda: replica_of(cluster, 2).log.end == 4)
+        found = [
+            bytes(
+                replica_of(cluster, n)
+                .log.read(  # type: ignore[union-attr]
+                    0, 1 << 20, up_to=4, min_one_batch=True, nowait=False
+                )
+                .data
+            )
+            for n in (2, 3)
+        ]
+        assert found[0] == found[1]
+
+    play(scenario, settings={"unclean.leader.election.enable": "true"})
