@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 .PHONY: help demo test test-interop test-long check bench format pins clean
 
 # What each lane takes from the one suite. A test with no mark is quick and starts nothing.
-QUICK   := not process and not interop and not long
+UNIT    := not process and not interop and not long
 SEARCH  := property and not process and not interop and not long
 PROCESS := process and not interop and not long
 
@@ -36,7 +36,7 @@ check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -n auto -m "$(QUICK)" --cov=insync.rules --cov-fail-under=100
+	$(BIN)/pytest -n auto -m "$(UNIT)" --cov=insync.rules --cov-fail-under=100
 
 # make bench ONLY=produce,latency PAIRS=10 KAFKA=no JSON=figures.json; QUICK=1 for a first look.
 bench: $(READY)  ## figures beside Apache Kafka
