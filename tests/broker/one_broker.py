@@ -50,7 +50,7 @@ class ColdFile(MemoryFile):
     def read_nowait(self, position: int, size: int) -> Buffer | None:
         disk = self._disk
         assert isinstance(disk, ColdDisk), "made by one"
-        return None if disk.is_cold(self._path) else super().read_nowait(position, size)
+        return None if disk.has_cold(self._path) else super().read_nowait(position, size)
 
     def read(self, position: int, size: int) -> Buffer:
         disk = self._disk
@@ -66,7 +66,7 @@ class ColdDisk(MemoryDisk):
         self.cold: set[str] = set()  # as "t-0"
         self.is_broken = False
 
-    def is_cold(self, path: str) -> bool:
+    def has_cold(self, path: str) -> bool:
         return any(f"/{name}/" in path for name in self.cold)
 
     def open(self, path: str) -> DiskFile:

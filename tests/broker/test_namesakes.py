@@ -7,30 +7,31 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
+from simulated import client_of, new_cluster
 
 from insync.metadata import paths
 from insync.metadata.records import TopicRecord, encode_state
 from insync.metadata.store import Create, Operation
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, LeaderEpoch
-from insync.sim.life import Life
+from insync.sim.cluster import Cluster
 from insync.sim.virtual_loop import VirtualLoop
 
 CHECKPOINTED_S = 6
 
 
-def live(story: Callable[[Life], Awaitable[None]]) -> None:
+def live(story: Callable[[Cluster], Awaitable[None]]) -> None:
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
-    life = Life(11, loop)
+    cluster = new_cluster(loop, 11)
 
     async def whole() -> None:
-        for number in life.brokers:
-            await life.start(number)
-        client = life.client(200, 0)
+        for number in cluster.brokers:
+            await cluster.start(number)
+        client = client_of(cluster, 200)
         await client.append([b"%d" % number for number in range(100)])
         await asyncio.sleep(CHECKPOINTED_S)
-        await story(life)
+        await story(cluster)
 
     try:
         loop.run_until_complete(whole())
@@ -42,14 +43,14 @@ def live(story: Callable[[Life], Awaitable[None]]) -> None:
         loop.close()
 
 
-async def delete(life: Life) -> None:
-    node = life.brokers[1].node
+async def delete(cluster: Cluster) -> None:
+    node = cluster.brokers[1].node
     assert node is not None
     await node.topics.delete("life")
     await asyncio.sleep(1)
 
 
-async def create_led_by_2(life: Life) -> None:
+async def create_led_by_2(cluster: Cluster) -> None:
     """As one step, also when broker 2 is down: it died before it could take the partition up."""
     record = TopicRecord(topic_id=UUID(int=4), partitions=1, replication_factor=1)
     state = PartitionState(
@@ -60,7 +61,7 @@ async def create_led_by_2(life: Life) -> None:
         Create(paths.topic_id(record.topic_id), b"life"),
         Create(paths.partition_state("life", 0), encode_state(state)),
     ]
-    life.tree.step(step, None)
+    cluster.tree.step(step, None)
     await asyncio.sleep(1)
 
 
@@ -68,17 +69,17 @@ async def create_led_by_2(life: Life) -> None:
 def test_a_watermark_of_the_former_does_not_count(is_down_meanwhile: bool) -> None:  # noqa: FBT001
     """It would be past whatever the leader appends next: acknowledged before it is copied."""
 
-    async def story(life: Life) -> None:
-        await life.crash(2)
+    async def story(cluster: Cluster) -> None:
+        cluster.kill(2)
         if not is_down_meanwhile:
-            await life.start(2)
+            await cluster.start(2)
             await asyncio.sleep(CHECKPOINTED_S)
-        await delete(life)
-        await create_led_by_2(life)
+        await delete(cluster)
+        await create_led_by_2(cluster)
         if is_down_meanwhile:
-            await life.start(2)
+            await cluster.start(2)
             await asyncio.sleep(1)
-        node = life.brokers[2].node
+        node = cluster.brokers[2].node
         assert node is not None
         found = node.replicas.held["life", 0]
         assert found.topic_id == UUID(int=4)
@@ -88,11 +89,11 @@ def test_a_watermark_of_the_former_does_not_count(is_down_meanwhile: bool) -> No
 
 
 def test_files_of_what_was_deleted_meanwhile_go_at_the_next_start() -> None:
-    async def story(life: Life) -> None:
-        await life.crash(2)
-        await delete(life)
-        await life.start(2)
-        node = life.brokers[2].node
+    async def story(cluster: Cluster) -> None:
+        cluster.kill(2)
+        await delete(cluster)
+        await cluster.start(2)
+        node = cluster.brokers[2].node
         assert node is not None
         assert not node.directory.logs
 

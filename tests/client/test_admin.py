@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from partition_helpers import brokers
+from simulated import new_cluster
 
 from insync.client.admin import Admin, ConfigSource, Move, NewTopic
 from insync.client.admin_connections import (
@@ -24,7 +25,7 @@ from insync.client.admin_connections import (
     Unreachable,
     parse_bootstrap,
 )
-from insync.sim.life import Life
+from insync.sim.cluster import Cluster
 from insync.sim.network import SimNetwork
 from insync.sim.virtual_loop import VirtualLoop
 from insync.wire import messages
@@ -53,24 +54,24 @@ def loop() -> Iterator[VirtualLoop]:
 
 
 def on_our_brokers(
-    loop: VirtualLoop, story: Callable[[Life, Admin], Awaitable[None]], *, ask: int = 1
+    loop: VirtualLoop, story: Callable[[Cluster, Admin], Awaitable[None]], *, ask: int = 1
 ) -> None:
     async def whole() -> None:
-        life = Life(3, loop)
-        for number in life.brokers:
-            await life.start(number)
+        cluster = new_cluster(loop, 3)
+        for number in cluster.brokers:
+            await cluster.start(number)
         await asyncio.sleep(1)
         addresses = [(f"broker-{ask}", 9092)]
         async with Admin(
-            Connections(life.network.host(CLIENT), addresses, patience=PATIENCE)
+            Connections(cluster.network.host(CLIENT), addresses, patience=PATIENCE)
         ) as admin:
-            await story(life, admin)
+            await story(cluster, admin)
 
     loop.run_until_complete(whole())
 
 
 def test_a_topic_is_made_grown_and_deleted(loop: VirtualLoop) -> None:
-    async def story(_: Life, admin: Admin) -> None:
+    async def story(_: Cluster, admin: Admin) -> None:
         assert await admin.topics() == []
         await admin.create_topic(NewTopic(name="t", partitions=2, replication_factor=2))
         await admin.create_topic(NewTopic(name="given", assignment=[[3, 1], [2, 3]]))
@@ -105,7 +106,7 @@ def test_a_topic_is_made_grown_and_deleted(loop: VirtualLoop) -> None:
 def test_a_refusal_says_what_the_cluster_said(
     loop: VirtualLoop, change: Callable[[Admin], Awaitable[None]], code: str
 ) -> None:
-    async def story(_: Life, admin: Admin) -> None:
+    async def story(_: Cluster, admin: Admin) -> None:
         await admin.create_topic(NewTopic(name="t"))
         with pytest.raises(Refused, match=code):
             await change(admin)
@@ -114,7 +115,7 @@ def test_a_refusal_says_what_the_cluster_said(
 
 
 def test_what_our_brokers_do_not_tell_yet_is_not_made_up(loop: VirtualLoop) -> None:
-    async def story(_: Life, admin: Admin) -> None:
+    async def story(_: Cluster, admin: Admin) -> None:
         await admin.create_topic(NewTopic(name="t"))
         assert await admin.topic_configs(["t"]) is None
         assert await admin.moves() == {}
@@ -125,9 +126,9 @@ def test_what_our_brokers_do_not_tell_yet_is_not_made_up(loop: VirtualLoop) -> N
 
 
 def test_another_broker_is_asked_when_the_first_dies(loop: VirtualLoop) -> None:
-    async def story(life: Life, admin: Admin) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
-        await life.crash(1)
+        cluster.kill(1)
         await admin.create_topic(NewTopic(name="t", replication_factor=2))
         assert [topic.name for topic in await admin.topics()] == ["t"]
 
@@ -135,9 +136,9 @@ def test_another_broker_is_asked_when_the_first_dies(loop: VirtualLoop) -> None:
 
 
 def test_nobody_reached_is_said_at_once(loop: VirtualLoop) -> None:
-    async def story(life: Life, _: Admin) -> None:
+    async def story(cluster: Cluster, _: Admin) -> None:
         addresses = [("nowhere", 1), ("no-one", 2)]
-        admin = Admin(Connections(life.network.host(CLIENT), addresses, patience=PATIENCE))
+        admin = Admin(Connections(cluster.network.host(CLIENT), addresses, patience=PATIENCE))
         began_s = loop.time()
         with pytest.raises(Unreachable, match=r"nowhere:1.*no-one:2"):
             await admin.topics()
@@ -147,10 +148,10 @@ def test_nobody_reached_is_said_at_once(loop: VirtualLoop) -> None:
 
 
 def test_silence_is_borne_until_the_time_is_up(loop: VirtualLoop) -> None:
-    async def story(life: Life, admin: Admin) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
-        for number in life.brokers:
-            life.network.cut(CLIENT, number)
+        for number in cluster.brokers:
+            cluster.network.cut(CLIENT, number)
         began_s = loop.time()
         with pytest.raises(TimedOut, match="not done within 5000 ms"):
             await admin.topics()
@@ -160,11 +161,11 @@ def test_silence_is_borne_until_the_time_is_up(loop: VirtualLoop) -> None:
 
 
 def test_a_cluster_that_comes_back_in_time_is_waited_for(loop: VirtualLoop) -> None:
-    async def story(life: Life, admin: Admin) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
-        for number in life.brokers:
-            life.network.cut(CLIENT, number)
-        loop.call_later(2, life.network.heal)
+        for number in cluster.brokers:
+            cluster.network.cut(CLIENT, number)
+        loop.call_later(2, cluster.network.heal)
         assert await admin.topics() == []
 
     on_our_brokers(loop, story)
@@ -173,11 +174,11 @@ def test_a_cluster_that_comes_back_in_time_is_waited_for(loop: VirtualLoop) -> N
 def test_what_a_lost_answer_may_have_said_is_not_hidden(loop: VirtualLoop) -> None:
     """The request arrives, late, and the client has given it up and sends another."""
 
-    async def story(life: Life, admin: Admin) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
-        for number in life.brokers:
-            life.network.cut(CLIENT, number)
-        loop.call_later(2, life.network.heal)
+        for number in cluster.brokers:
+            cluster.network.cut(CLIENT, number)
+        loop.call_later(2, cluster.network.heal)
         with pytest.raises(Refused, match="an earlier attempt was lost") as refused:
             await admin.create_topic(NewTopic(name="t"))
         assert refused.value.code is ErrorCode.topic_already_exists

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from partition_helpers import partition
+from simulated import client_of, new_cluster
 
 from insync.controller.controller import Controller
 from insync.controller.preferred import Rebalance, leaderships_to_return
@@ -16,7 +17,6 @@ from insync.metadata.records import BrokerRecord, decode_state, encode_state
 from insync.metadata.store import Create, Delete, Write
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, Incarnation
-from insync.sim.life import Life
 from insync.sim.virtual_loop import VirtualLoop
 
 INTERVAL_S = 300
@@ -220,16 +220,16 @@ def test_after_its_return_a_broker_leads_again(loop: VirtualLoop) -> None:
     """The whole cluster: its preferred partitions wait for the check, then go home."""
 
     async def story() -> None:
-        life = Life(7, loop)
-        for number in life.brokers:
-            await life.start(number)
-        client = life.client(200, 0)
+        cluster = new_cluster(loop, 7)
+        for number in cluster.brokers:
+            await cluster.start(number)
+        client = client_of(cluster, 200)
         await client.append([b"a"])
         first = client.leader_id
-        await life.crash(first)
+        cluster.kill(first)
         await client.append([b"b"])
         assert client.leader_id != first
-        await life.start(first)
+        await cluster.start(first)
         await asyncio.sleep(INTERVAL_S + 5)
         assert await client.append([b"c"]) == 2
         assert client.leader_id == first

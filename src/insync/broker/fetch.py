@@ -35,6 +35,7 @@ from insync.broker.reads import ReadPool
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.broker.server import Connection, Reply
+from insync.rules import isr as isr_rules
 from insync.rules.epochs import divergence
 from insync.rules.follower import Fetch as FollowerFetch
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
@@ -307,6 +308,7 @@ class Attempt:
             data = None
         elif self._is_first and is_fresh:
             self._note_fetch(interest, found, leader_end)
+        interest.is_outside = is_follower and self._is_outside(found)
         watermark = found.high_watermark
         return FetchedPartition(
             asked.partition,
@@ -316,6 +318,10 @@ class Attempt:
             log_start=log.start,
             records=None if data is None else memoryview(data.data),
         )
+
+    def _is_outside(self, found: Replica) -> bool:
+        follower, term = self._reader.follower, found.term
+        return term is not None and follower not in isr_rules.committed(term.isr)
 
     def _note_fetch(self, interest: Interest, found: Replica, leader_end: int) -> None:
         follower = self._reader.follower

@@ -42,6 +42,7 @@ class Interest:
         "ahead",
         "asked",
         "is_behind",
+        "is_outside",
         "reader",
         "reading",
         "reserved_bytes",
@@ -56,6 +57,7 @@ class Interest:
         self.topic = topic
         self.asked = asked
         self.is_behind = False  # there was more to read than it has
+        self.is_outside = False  # a follower not in sync: each of its requests may let it in
         self.told_watermark = self.told_log_start = -1
         self.reading: int | None = None  # the read under way in the pool
         self.ahead: tuple[LeaderEpoch, ReadResult | ErrorCode] | None = None  # what it brought
@@ -108,7 +110,7 @@ class Interest:
         self.told_log_start = part.log_start
         ready = self.reader.ready
         ready.pop(self, None)
-        if self.is_behind or part.error or part.diverging is not None:
+        if self.is_behind or self.is_outside or part.error or part.diverging is not None:
             ready[self] = None  # behind the others: nobody starves
 
     def let_go(self) -> None:

@@ -24,7 +24,7 @@ class Watcher(Protocol):
     """Somebody who waits for this partition to change. Told once: to hear more it watches again."""
 
     def on_news(self, replica: Replica, *, grew: bool, committed: bool) -> None:
-        """The log grew, more of it is committed; or neither, when the role changed."""
+        """The log grew, more of it is committed; or neither, when the role or the ISR changed."""
 
 
 class SpokenFor(Protocol):
@@ -90,7 +90,7 @@ class Replica:
         self.high_watermark = term.high_watermark
         if committed:
             self._acknowledge()
-        if grew or committed:
+        if grew or committed or (before is not None and before.isr is not term.isr):
             self._tell(grew=grew, committed=committed)
 
     def follow(self, high_watermark: int) -> None:

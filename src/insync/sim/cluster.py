@@ -19,6 +19,7 @@ from insync.node.node import Node, World
 from insync.rules.refusals import Refusal
 from insync.sim.network import SimNetwork
 from insync.sim.ownership import acting_as, context_of, in_the_name_of, owner
+from insync.sim.reads import SlowReads
 from insync.sim.store import BrokerStore
 from insync.sim.virtual_loop import VirtualLoop
 from insync.storage.memory_disk import MemoryDisk
@@ -132,6 +133,7 @@ class Cluster:
             network=self.network.host(broker.number),
             disk=broker.disk,
             store=broker.store,
+            reads=SlowReads(Random(random.random())),  # noqa: S311
             random=random,
         )
         return Node(settings, world)
