@@ -24,7 +24,7 @@ from bench.trials import FULL, QUICK, TRIALS, Scale, Seen
 from insync.rules.refusals import Refusal
 from peers.apache_kafka import PeerUnavailable, classpath
 
-PAIRS = 5
+PAIRS = 3
 PAIRS_QUICK = 1
 
 
@@ -144,7 +144,7 @@ def show(
     console.print(report.table(figures, samples))
     console.print(
         f"{before['cores']} cores, load average {before['load_average']} before and "
-        f"{after['load_average']} after; ratios are Insync / Apache Kafka, median of pairs",
+        f"{after['load_average']} after; a ratio is Insync / Apache Kafka",
         highlight=False,
     )
     for failure in record.failures:
