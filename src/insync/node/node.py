@@ -26,7 +26,7 @@ from insync.client.connection import ClientConnection
 from insync.controller.controller import Controller
 from insync.controller.preferred import Rebalance
 from insync.metadata import paths
-from insync.metadata.errors import Conflict, Unavailable
+from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.records import BrokerRecord
 from insync.metadata.store import Create, Delete, MetadataStore
 from insync.rules.refusals import BadSetting
@@ -38,6 +38,7 @@ from insync.storage.errors import StorageRefusal
 
 CHECKPOINT_INTERVAL_MS = 5_000
 SECRET_BITS = 256
+REGISTER_AGAIN_S = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -200,8 +201,31 @@ class Node:
 
     async def _register(self) -> None:
         """A new incarnation, at once: it need not wait for the end of a former one."""
+        while True:
+            try:
+                incarnation = await self._try_to_register()
+            except (Conflict, SessionEnded):
+                continue  # the former one is still there, or the new one is gone already
+            except Unavailable as error:
+                logger.warning("broker %d cannot register: %s", self.broker, error)
+                await asyncio.sleep(REGISTER_AGAIN_S)
+                continue
+            break
+        self.replicas.start(incarnation)
+        logger.info("broker %d serves as incarnation %d", self.broker, incarnation)
+
+    async def _try_to_register(self) -> Incarnation:
         store = self.world.store
-        incarnation = Incarnation(await store.open_session(f"broker-{self.broker}"))
+        if store.session is None:
+            await store.open_session(f"broker-{self.broker}")
+        incarnation = Incarnation(int(store.session or -1))
+        path = paths.broker_id(self.broker)
+        former = store.get(path)
+        if former is not None:
+            replaced = BrokerRecord.decode(self.broker, former.value).incarnation
+            await store.commit(
+                Delete(path, former.version), Delete(paths.broker_incarnation(replaced))
+            )
         record = BrokerRecord(
             broker=self.broker,
             incarnation=incarnation,
@@ -209,35 +233,18 @@ class Node:
             port=self.port,
             rack=self.settings.text("broker.rack") or None,
         )
-        path = paths.broker_id(self.broker)
-        while True:
-            former = store.get(path)
-            try:
-                if former is not None:
-                    replaced = BrokerRecord.decode(self.broker, former.value).incarnation
-                    await store.commit(
-                        Delete(path, former.version), Delete(paths.broker_incarnation(replaced))
-                    )
-                await store.commit(
-                    Create(path, record.encode(), ephemeral=True),
-                    Create(paths.broker_incarnation(incarnation), b"", ephemeral=True),
-                )
-            except Conflict:
-                continue
-            break
-        self.replicas.start(incarnation)
-        logger.info("broker %d serves as incarnation %d", self.broker, incarnation)
+        await store.commit(
+            Create(path, record.encode(), ephemeral=True),
+            Create(paths.broker_incarnation(incarnation), b"", ephemeral=True),
+        )
+        return incarnation
 
     async def _register_again_when_lost(self) -> None:
         while True:
             await self.world.store.session_lost.wait()
             logger.warning("broker %d lost its session", self.broker)
             self.replicas.abandon()
-            try:
-                await self._register()
-            except Unavailable as error:
-                logger.warning("cannot register again: %s", error)
-                await asyncio.sleep(0.1)
+            await self._register()
 
     async def _once(self, path: str, value: bytes) -> bytes:
         """The value at `path`, which the first broker to come makes."""
