@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 from uuid import UUID
 
 from insync.metadata import paths
@@ -12,6 +14,9 @@ from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, Incarnation
 
 TopicPartition = tuple[str, int]
+
+LEARNT_WITHIN_S: Final = 0.05
+"""What the store promises every broker that is not stopped."""
 
 
 class ClusterView:
@@ -26,6 +31,7 @@ class ClusterView:
         self.versions: dict[TopicPartition, int] = {}
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.controller: BrokerId | None = None
+        self._certain_from_s = float("-inf")
         self.listeners: list[Callable[[set[TopicPartition], bool], None]] = []
         self._apply(Change(entry.path, None, entry) for entry in store.snapshot().values())
         store.watch(self._on_changes)
@@ -37,6 +43,16 @@ class ClusterView:
     @property
     def live(self) -> frozenset[BrokerId]:
         return frozenset(self.brokers)
+
+    def doubt(self) -> None:
+        """The link to a broker broke. If it died, the store will presently say who leads now."""
+        self._certain_from_s = asyncio.get_running_loop().time() + LEARNT_WITHIN_S
+
+    async def until_certain(self) -> None:
+        """A client that is told of a leader that just died asks again only much later."""
+        wait_s = self._certain_from_s - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
         partitions, brokers_changed = self._apply(changes)

@@ -193,6 +193,7 @@ class _Fetcher:
                 await self._fetch()
             except (Disconnected, OSError, TimeoutError) as error:
                 logger.info("fetching from %d: %s", self._leader, error)
+                self._view.doubt()
                 self._disconnect()
                 await self._rest(RETRY_MS)
             except Refusal as refusal:

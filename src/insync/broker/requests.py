@@ -167,6 +167,7 @@ class Requests:
     # Topics.
 
     async def _metadata(self, request: Any) -> answers.Values:
+        await self._view.until_certain()
         asked = request.topics
         if asked is None or (request.__version__ == 0 and not asked):
             described = [self._topic_values(name) for name in sorted(self._view.topics)]

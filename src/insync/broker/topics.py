@@ -16,7 +16,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from insync.broker.assignment import assign
-from insync.broker.cluster_view import ClusterView
+from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
 from insync.broker.settings import TOPIC_SETTINGS, Settings
 from insync.metadata import paths
 from insync.metadata.errors import BadTopicName, Conflict
@@ -39,7 +39,6 @@ from insync.wire.any_version import Values
 REPLICATION_FACTOR_DEFAULT = 3
 PARTITIONS_MAX = 10_000  # of one topic: one step of the store makes, or deletes, them all
 ATTEMPTS_MAX = 10
-LEARNT_WITHIN_S = 0.05  # what the store promises every broker that is not stopped
 TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5  # where a setting comes from
 
 
