@@ -21,8 +21,6 @@ from insync.testing.cluster import Cluster
 from interop.clients import TOOLS, confluent_reads
 from peers.apache_kafka import java_tool
 
-# Clients leave sockets behind when a broker is gone: theirs to close, not ours to fail for.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 PAUSE_S = 0.005
 Writing = Callable[[Cluster, str, Event, list[int]], None]
 
