@@ -193,6 +193,27 @@ def test_who_was_away_catches_up_at_once_and_hears_of_nothing_twice(live: Play) 
     live(play)
 
 
+def test_a_watcher_that_catches_up_is_told_one_step_after_the_other(live: Play) -> None:
+    async def play(world: World) -> None:
+        here, away = await world.open(), await world.open()
+        heard: list[str] = []
+
+        def catch_up(changes: Sequence[Change]) -> None:
+            heard.extend(f"first {change.path}" for change in changes)
+            away.catch_up()
+
+        away.watch(catch_up)
+        away.watch(lambda changes: heard.extend(f"then {change.path}" for change in changes))
+        for name in ("/a", "/b"):
+            await here.commit(Create(name, b""))
+        away.catch_up()
+        assert heard == ["first /a", "then /a", "first /b", "then /b"]
+        await here.commit(Create("/c", b""))
+        await until(lambda: "then /c" in heard)
+
+    live(play)
+
+
 def test_who_unsubscribed_hears_no_more_and_a_failing_watcher_stops_nobody(live: Play) -> None:
     async def life(world: World) -> None:
         failures: list[object] = []

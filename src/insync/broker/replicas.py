@@ -96,12 +96,12 @@ class Replicas:
     # As the store changes.
 
     def _on_change(self, partitions: AbstractSet[TopicPartition], brokers: object) -> None:
+        now_ms = self.clock_ms()
         for key in sorted(partitions):
             self._take_up(key)
         if brokers:
             self._take_up_what_waits()
             registered = self.view.incarnations
-            now_ms = self.clock_ms()
             for found in self.held.values():
                 if found.term is not None and found.term.registered != registered:
                     found.advance(found.term.registration(registered, now_ms=now_ms))

@@ -223,7 +223,9 @@ class MemoryStore:
         return self._view.watch(callback)
 
     def catch_up(self) -> None:
-        if self._loop is not None and self._reachable.is_set():
+        if self._view.is_telling:
+            asyncio.get_running_loop().call_soon(self.catch_up)
+        elif self._loop is not None and self._reachable.is_set():
             self._catch_up(self._tree.revision)
 
     async def commit(self, *operations: Operation) -> int:

@@ -268,6 +268,11 @@ class SqliteStore:
     def catch_up(self) -> None:
         # Read in the loop: a look at the log of changes, which no writer can hold up. What the
         # other threads have read of it already is passed over when it is posted.
+        if self._view.is_telling:
+            asyncio.get_running_loop().call_soon(self.catch_up)
+            return
+        if self._closing:
+            return
         try:
             with self._reading:
                 found = self._reader.after(self._view.revision)

@@ -123,7 +123,8 @@ class MetadataStore(Protocol):
     def catch_up(self) -> None:
         """Include every step made before now, at once, telling the watchers: for who was away.
 
-        Does not wait for anybody; where the store cannot be read the view stays as it is.
+        Does not wait for anybody; where the store cannot be read the view stays as it is. Asked
+        by a watcher, it does so as soon as the step that is being told is told to all.
         """
 
     def watch(self, callback: Watcher) -> Callable[[], None]:

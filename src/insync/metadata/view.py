@@ -14,6 +14,7 @@ class View:
 
     def __init__(self) -> None:
         self.revision = 0
+        self.is_telling = False
         self._entries: dict[str, Entry] = {}
         # For each path that has something below it: names of children, each with how many
         # entries are at or below it. Reading children does not look at the rest of the tree.
@@ -69,6 +70,14 @@ class View:
     def _tell(self, changes: Sequence[Change]) -> None:
         if not changes:
             return
+        assert not self.is_telling, "a step is told whole before the next"
+        self.is_telling = True
+        try:
+            self._tell_all(changes)
+        finally:
+            self.is_telling = False
+
+    def _tell_all(self, changes: Sequence[Change]) -> None:
         for key, callback in list(self._watchers.items()):
             if key not in self._watchers:
                 continue  # an earlier callback unsubscribed it
