@@ -196,6 +196,7 @@ class Attempt:
         self._timer: asyncio.TimerHandle | None = None
         self._is_first = True
         self._parsed_at_ms = fetch.replicas.clock_ms()
+        self._wanted_at_ms: dict[Interest, int] = {}
         self._is_late = request.max_wait_ms <= 0
         self._is_done = False
         self._reads_under_way = 0
@@ -351,6 +352,10 @@ class Attempt:
     ) -> None:
         """Have it read in the pool: pending until then, and ready when it is done."""
         asked, reader = interest.asked, self._reader
+        # Reading begins when the request is parsed; a wait for records is no part of it.
+        now_ms = self._fetch.replicas.clock_ms()
+        since_ms = self._parsed_at_ms if self._is_first else now_ms
+        wanted_at_ms = self._wanted_at_ms.setdefault(interest, since_ms)
         size_bytes = min(asked.max_bytes, left)
         if reader.reserved_bytes and reader.reserved_bytes + size_bytes > self._request.max_bytes:
             return  # enough of this reader's memory is spoken for; it is looked at again
@@ -365,7 +370,7 @@ class Attempt:
         )
         interest.reading = pending.read_id
         self._reads_under_way += 1
-        pending.begin(reader.follower, parsed_at_ms=self._parsed_at_ms)
+        pending.begin(reader.follower, parsed_at_ms=wanted_at_ms)
         read = partial(
             found.log.read,
             asked.fetch_offset,

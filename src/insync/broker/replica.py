@@ -14,7 +14,7 @@ from uuid import UUID
 
 from insync.rules.acknowledgement import Verdict, after_append
 from insync.rules.leadership import Leadership
-from insync.rules.values import BrokerId, LeaderEpoch, Offset
+from insync.rules.values import NEVER_MS, BrokerId, LeaderEpoch, Offset
 from insync.storage.log import Log
 
 Told = Callable[[Verdict | None], None]  # None: this broker no longer leads
@@ -38,6 +38,7 @@ class Replica:
     __slots__ = (
         "_acks",
         "_order",
+        "asks_again_at_ms",
         "batch_bytes_max",
         "epoch",
         "high_watermark",
@@ -46,6 +47,7 @@ class Replica:
         "leader",
         "log",
         "min_isr",
+        "process_time_max_ms",
         "sessions",
         "term",
         "timer_at_ms",
@@ -65,6 +67,8 @@ class Replica:
         self.term: Leadership | None = None
         self.min_isr = 1
         self.batch_bytes_max = 0
+        self.process_time_max_ms: int | None = None  # KIP-501; None: a slow leader stays
+        self.asks_again_at_ms = NEVER_MS  # not before this does it ask to resign
         self.timer_at_ms: int | None = None
         self.watchers: dict[Watcher, None] = {}  # in the order they came
         self.sessions: dict[BrokerId, SpokenFor] = {}  # of followers that hold this partition

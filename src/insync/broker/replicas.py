@@ -16,7 +16,10 @@ from dataclasses import replace
 
 from insync.broker.awake import Awake
 from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.in_sync import Rules
+from insync.broker.isr_reasons import why_joining, why_leaving
 from insync.broker.replica import Replica, Told
+from insync.broker.resigning import Resigning
 from insync.broker.settings import Settings
 from insync.metadata import paths
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
@@ -28,9 +31,8 @@ from insync.rules.follower import Fetch
 from insync.rules.isr import Stable
 from insync.rules.leadership import Leadership
 from insync.rules.partition_state import PartitionState
-from insync.rules.settings import InSyncSettings, in_sync_rule
 from insync.rules.stalls import Stall, is_stall
-from insync.rules.values import BrokerId, Incarnation, Offset
+from insync.rules.values import NEVER_MS, BrokerId, Incarnation, Offset
 from insync.storage.directory import LogDirectory
 from insync.storage.errors import StorageRefusal
 
@@ -73,6 +75,8 @@ class Replicas:
         awake.on_stall = self._on_stall
         awake.on_drained = self._on_drained
         self._refused: set[TopicPartition] = set()  # by the disk; tried again
+        self._rules = Rules()
+        self._resigning = Resigning(broker=broker, store=store, view=view)
 
     def start(self, incarnation: Incarnation) -> None:
         """Take up every partition the store gives this broker, and follow changes from now on."""
@@ -178,18 +182,18 @@ class Replicas:
         elif {found.term.leader, *found.term.followers} != set(state.replicas):
             found.advance(found.term.assigned(state.replicas, members=members, now_ms=now_ms))
         else:
+            if found.term.isr != isr_rules.settled(members) and isinstance(found.term.isr, Stable):
+                isr = ",".join(str(broker) for broker in sorted(members))
+                logger.info("%s-%d: ISR is now %s: by the controller", *found.key, isr)
             found.advance(found.term.settle(members, now_ms=now_ms))
         self._arm(found)
 
     def _begin(
         self, found: Replica, state: PartitionState, settings: Settings, *, now_ms: int
     ) -> Leadership:
-        rule = in_sync_rule(
-            InSyncSettings(
-                replica_lag_time_max_ms=settings.integer("replica.lag.time.max.ms"),
-                replica_fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
-            )
-        )
+        rule = self._rules.of_topic(found.key[0], settings, self.settings)
+        found.process_time_max_ms = rule.process_time_max_ms
+        found.asks_again_at_ms = NEVER_MS
         return Leadership.begin(
             policy=rule.policy,
             fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
@@ -245,7 +249,8 @@ class Replicas:
         term = found.term
         is_member = follower in isr_rules.committed(term.isr)
         if not is_member and not term.obstacles(follower, now_ms=now_ms):
-            self._propose(found, term.propose_join(follower), f"{follower} has caught up")
+            why = why_joining(term, follower, now_ms=now_ms)
+            self._propose(found, term.propose_join(follower), why)
         self._arm(found)
 
     def took_note(self, found: Replica, term: Leadership) -> None:
@@ -288,6 +293,9 @@ class Replicas:
         due_ms = found.term.next_deadline_ms(
             now_ms=now_ms, session_fetched_at_ms=found.session_fetched_at_ms
         )
+        resigns_at_ms = self._resigning.due_ms(found)
+        if resigns_at_ms is not None and (due_ms is None or resigns_at_ms < due_ms):
+            due_ms = resigns_at_ms
         if due_ms is None or (found.timer_at_ms is not None and found.timer_at_ms <= due_ms):
             return
         found.timer_at_ms = due_ms
@@ -306,8 +314,14 @@ class Replicas:
             now_ms=now_ms, session_fetched_at_ms=found.session_fetched_at_ms
         )
         if leaving:
-            names = ", ".join(str(broker) for broker in leaving)
-            self._propose(found, found.term.propose_leave(frozenset(leaving)), f"{names} lag")
+            why = why_leaving(
+                found.term,
+                leaving,
+                session_fetched_at_ms=found.session_fetched_at_ms,
+                now_ms=now_ms,
+            )
+            self._propose(found, found.term.propose_leave(frozenset(leaving)), why)
+        self._resigning.look(found, incarnation=self.incarnation, now_ms=now_ms)
         self._arm(found)
 
     # What this broker missed.
@@ -317,7 +331,10 @@ class Replicas:
         self.store.catch_up()
         if not self.store.is_alive(stall.ended_at_ms):
             return  # whoever asks hears that it leads nothing
-        for found in self._shaken_by(stall):
+        shaken = self._shaken_by(stall)
+        limits_ms = {f.term.policy.lag_time_max_ms for f in shaken if f.term is not None}
+        self._resigning.stalled(stall, limits_ms)
+        for found in shaken:
             assert found.term is not None, "only what is led"
             logger.info("%s-%d: this leader stalled for %d ms", *found.key, stall.length_ms)
             found.advance(
@@ -331,6 +348,7 @@ class Replicas:
         for found in self._shaken_by(self._stall):
             assert found.term is not None, "only what is led"
             found.advance(found.term.drained(now_ms=now_ms))
+            self._resigning.look_at_stalls(found, incarnation=self.incarnation, now_ms=now_ms)
             self._arm(found)
 
     def _shaken_by(self, stall: Stall) -> list[Replica]:
@@ -428,4 +446,5 @@ class Replicas:
         for task in list(self._commits):
             task.cancel()
         await asyncio.gather(*self._commits, return_exceptions=True)
+        await self._resigning.stop()
         self.abandon()

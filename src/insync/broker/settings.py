@@ -13,6 +13,8 @@ from enum import Enum
 from typing import Final
 
 from insync.rules.refusals import BadSetting
+from insync.rules.resignation import COOLDOWN_MS_DEFAULT
+from insync.rules.settings import POLICY_NAMES, PROCESS_TIME_MAX_MS_DEFAULT
 
 Value = int | bool | str
 LONG_MAX: Final = 2**63 - 1
@@ -166,6 +168,40 @@ SETTINGS: Final = _table(
             maximum=INT_MAX,
             scope=Scope.BOTH,
             doc="How far, in time, a follower may be behind and still be in sync.",
+        ),
+        Setting(
+            name="replica.in.sync.policy",
+            default="caught-up",
+            choices=POLICY_NAMES,
+            scope=Scope.BOTH,
+            doc="Which rule says whether a follower is in sync: KAFKA-4485's (caught-up), the ones "
+            "before it (messages, lag-begin), lag by the leader's own append times (true-lag), or "
+            "KIP-501's (pending-reads).",
+        ),
+        Setting(
+            name="replica.lag.max.messages",
+            default=4_000,
+            doc="Under the policy messages: how many records a follower may lack.",
+        ),
+        Setting(
+            name="follower.fetch.pending.reads.insync.enable",
+            default=False,
+            doc="KIP-501: a follower whose fetch the leader is still reading for does not leave.",
+        ),
+        Setting(
+            name="follower.fetch.process.time.max.ms",
+            default=PROCESS_TIME_MAX_MS_DEFAULT,
+            minimum=1,
+            maximum=INT_MAX,
+            doc="KIP-501: a leader that reads longer than this for a follower's fetch resigns; "
+            "ignored unless pending reads count.",
+        ),
+        Setting(
+            name="leader.resign.cooldown.ms",
+            default=COOLDOWN_MS_DEFAULT,
+            maximum=INT_MAX,
+            doc="How long a broker that resigned a partition is not asked to lead it again while "
+            "another in-sync replica lives.",
         ),
         Setting(
             name="replica.fetch.wait.max.ms",

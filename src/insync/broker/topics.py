@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker.assignment import assign
 from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
+from insync.broker.in_sync import rule_of
 from insync.broker.settings import TOPIC_SETTINGS, Settings
 from insync.metadata import paths
 from insync.metadata.errors import BadTopicName, Conflict
@@ -81,7 +82,7 @@ class Topics:
     async def create(self, wanted: Wanted, *, validate_only: bool = False) -> TopicRecord:
         try:
             path = paths.topic(wanted.name)
-            self._settings.for_topic(wanted.config or {})
+            rule_of(self._settings.for_topic(wanted.config or {}))
         except BadTopicName as refusal:
             raise TopicRefused(ErrorCode.invalid_topic_exception, str(refusal)) from None
         except BadSetting as refusal:

@@ -9,7 +9,8 @@ Incarnations that were dealt with are remembered in the store: one that came bac
 anybody saw it go, is found by its new incarnation. Whoever is made leader is checked to be the same
 incarnation still: another may lack the tail of the log that it was trusted for.
 
-From time to time it also gives leadership back to preferred replicas (`preferred.py`).
+Leaders that ask to resign are relieved (`resignations.py`), and from time to time leadership goes
+back to preferred replicas (`preferred.py`). Neither takes anybody who is cooling.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from insync.controller.preferred import Rebalance, leaderships_to_return
+from insync.controller.resignations import CoolDown, hand_overs
 from insync.metadata import paths
+from insync.metadata.cooling import cooling_by_state
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.records import BrokerRecord, decode_config, decode_state, encode_state
-from insync.metadata.store import Change, Check, Create, MetadataStore, Operation, Write
+from insync.metadata.store import Change, Check, Create, Delete, MetadataStore, Operation, Write
 from insync.rules import election
+from insync.rules.election import NOBODY
 from insync.rules.partition_state import PartitionState
+from insync.rules.resignation import COOLDOWN_MS_DEFAULT
 from insync.rules.values import BrokerId, Incarnation
 
 STEP_MAX = 5_000  # partitions changed in one step: the store's lock is held meanwhile
 RETRY_MS = 50
+CONCERNS = (paths.CONTROLLER, paths.BROKER_IDS, paths.RESIGNATIONS, paths.COOLING)
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +49,7 @@ class Controller:
         store: MetadataStore,
         unclean_default: bool = False,
         rebalance: Rebalance | None = None,
+        cooldown_ms: int = COOLDOWN_MS_DEFAULT,
     ) -> None:
         self._broker = broker
         self._store = store
@@ -52,6 +59,7 @@ class Controller:
         self._unwatch = store.watch(self._on_changes)
         self._rebalance = rebalance  # None: leadership stays where it is
         self._is_rebalance_due = False
+        self._cool_down = CoolDown(cooldown_ms, wake=self._wake.set)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run())]
         if rebalance is not None:
@@ -59,13 +67,14 @@ class Controller:
 
     async def stop(self) -> None:
         self._unwatch()
+        self._cool_down.forget()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            if change.path == paths.CONTROLLER or change.path.startswith(paths.BROKER_IDS):
+            if change.path.startswith(CONCERNS):
                 self._wake.set()
 
     async def _run(self) -> None:
@@ -74,9 +83,12 @@ class Controller:
             try:
                 if await self._is_controller():
                     await self._deal_with_brokers()
+                    await self._end_cool_downs()
+                    await self._relieve_leaders()
                     await self._return_leaderships()
                 else:
                     self._is_rebalance_due = False
+                    self._cool_down.forget()
             except Conflict as conflict:
                 logger.debug("a step came too late: %s", conflict)
                 self._wake.set()
@@ -131,7 +143,7 @@ class Controller:
         """Give preferred replicas their leadership back, if that is due."""
         if self._rebalance is None or not self._is_rebalance_due:
             return
-        live, seen = self._live(), self._seen()
+        live = self._live()
         states, versions = {}, {}
         for entry in self._store.under(paths.TOPICS):
             if paths.partition_of(entry.path) is not None:
@@ -139,9 +151,9 @@ class Controller:
                 versions[entry.path] = entry.version
         returned = leaderships_to_return(
             states,
-            # Of one that is back and not dealt with yet, the ISR still means the former life.
-            live={broker for broker in live if live[broker] == seen.get(broker)},
+            live=self._dealt_with(live),
             percentage_max=self._rebalance.percentage_max,
+            cooling=cooling_by_state(self._store),
         )
         changed = {path: (state, versions[path]) for path, state in returned.items()}
         await self._commit(changed, live)
@@ -149,13 +161,32 @@ class Controller:
         if changed:
             logger.info("controller: %d partitions are led by their first again", len(changed))
 
+    async def _relieve_leaders(self) -> None:
+        """Let those who ask hand over, each with its cooling in the same step."""
+        live = self._live()
+        found = hand_overs(self._store, live=self._dealt_with(live))
+        await self._commit(found.changed, live, marks=found.refused, beside=found.beside)
+        for line in found.lines:
+            logger.info("controller: %s", line)
+
+    async def _end_cool_downs(self) -> None:
+        """By this controller's own clock since it first saw them: at least as long as asked."""
+        over = self._cool_down.over(entry.path for entry in self._store.under(paths.COOLING))
+        if over:
+            await self._commit({}, {}, marks=[Delete(path) for path in over])
+            self._cool_down.ended(over)
+
     async def _commit(
         self,
         changed: Changed,
         live: Mapping[BrokerId, Incarnation],
         marks: Sequence[Operation] = (),
+        beside: Mapping[str, Sequence[Operation]] | None = None,
     ) -> None:
-        """Write these states in as many steps as it takes, and the marks with the last one."""
+        """Write these states in as many steps as it takes, and the marks with the last one.
+
+        What goes `beside` a state is in the same step as that state.
+        """
         left = sorted(changed)
         while left or marks:
             now, left = left[:STEP_MAX], left[STEP_MAX:]
@@ -166,6 +197,7 @@ class Controller:
             step += [
                 Write(path, encode_state(state), changed[path][1]) for path, state in states.items()
             ]
+            step += [operation for path in now for operation in (beside or {}).get(path, ())]
             if not left:
                 step += marks  # only with the last partition is a broker dealt with
                 marks = ()
@@ -179,6 +211,11 @@ class Controller:
                 record = BrokerRecord.decode(int(name), entry.value)
                 found[record.broker] = record.incarnation
         return found
+
+    def _dealt_with(self, live: Mapping[BrokerId, Incarnation]) -> frozenset[BrokerId]:
+        """Of one that is back and not dealt with yet, an ISR still means the former life."""
+        seen = self._seen()
+        return frozenset(broker for broker in live if live[broker] == seen.get(broker))
 
     def _seen(self) -> dict[BrokerId, Incarnation]:
         return {
@@ -208,15 +245,19 @@ class Controller:
     ) -> dict[str, tuple[PartitionState, int]]:
         """Every state that is different once these incarnations have ended, with its version."""
         changed: dict[str, tuple[PartitionState, int]] = {}
+        all_cooling = cooling_by_state(self._store)
         for entry in self._store.under(paths.TOPICS):
             partition = paths.partition_of(entry.path)
             if partition is None:
                 continue
             state = before = decode_state(entry.value)
             unclean = self._is_unclean(partition[0])
+            cooling = all_cooling.get(entry.path, NOBODY)
             for broker in ended:
-                state = election.broker_gone(state, broker, live=live, unclean=unclean)
-            state = election.elect(state, live=live, unclean=unclean)
+                state = election.broker_gone(
+                    state, broker, live=live, cooling=cooling, unclean=unclean
+                )
+            state = election.elect(state, live=live, cooling=cooling, unclean=unclean)
             led_by_ended = before.leader in ended
             # A state that an ended incarnation led gets a new version even if nothing else
             # changes, so that no write of that incarnation can still succeed.

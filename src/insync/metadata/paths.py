@@ -24,6 +24,8 @@ REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 DELETE_TOPICS = "/admin/delete_topics"
 PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
 THROTTLE_LEASES = "/admin/throttle_leases"
+RESIGNATIONS = "/resignations"  # ours: leaders that ask to hand over, one node per partition
+COOLING = "/cooling"  # ours: brokers that handed over lately, one node per partition and broker
 PRODUCER_IDS = "/latest_producer_id_block"
 SESSIONS = "/sessions"  # ours: one ephemeral node per session, written by the store alone
 
@@ -101,6 +103,31 @@ def throttle_lease(lease: str) -> str:
     assert lease, "a lease needs an id"
     assert "/" not in lease, f"a lease id is one path component, not {lease!r}"
     return f"{THROTTLE_LEASES}/{lease}"
+
+
+def resignation(name: str, partition: int) -> str:
+    return f"{RESIGNATIONS}/{checked_topic_name(name)}/{_number(partition)}"
+
+
+def resignation_of(path: str) -> tuple[str, int]:
+    """The topic and partition that a leader asks to hand over at `path`."""
+    _, _, name, number = path.split("/")
+    return name, int(number)
+
+
+def cooling_in(name: str, partition: int) -> str:
+    """Above the nodes of those who cool for this partition."""
+    return f"{COOLING}/{checked_topic_name(name)}/{_number(partition)}"
+
+
+def cooling(name: str, partition: int, broker: int) -> str:
+    return f"{cooling_in(name, partition)}/{_number(broker)}"
+
+
+def cooling_of(path: str) -> tuple[str, int, int]:
+    """The topic, partition and broker that cools at `path`."""
+    _, _, name, number, broker = path.split("/")
+    return name, int(number), int(broker)
 
 
 def session(incarnation: int) -> str:

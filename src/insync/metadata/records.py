@@ -74,6 +74,37 @@ class TopicRecord:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resignation:
+    """A leader's wish to hand over, good for the one term it was made in."""
+
+    topic_id: UUID
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    why: str
+
+    def encode(self) -> bytes:
+        return _json(
+            {
+                "version": 1,
+                "topic_id": str(self.topic_id),
+                "leader": self.leader,
+                "leader_epoch": self.leader_epoch,
+                "why": self.why,
+            }
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> Resignation:
+        fields = _fields(value)
+        return cls(
+            topic_id=UUID(fields["topic_id"]),
+            leader=BrokerId(fields["leader"]),
+            leader_epoch=LeaderEpoch(fields["leader_epoch"]),
+            why=fields["why"],
+        )
+
+
 def encode_state(state: PartitionState) -> bytes:
     return _json(
         {

@@ -15,6 +15,7 @@ from insync.broker.cluster_view import ClusterView
 from insync.broker.fetch import Fetch
 from insync.broker.fetch_sessions import FetchSessions
 from insync.broker.follower_fetch import FollowerFetchers
+from insync.broker.in_sync import rule_of
 from insync.broker.producer_ids import ProducerIds
 from insync.broker.reads import ReadPool
 from insync.broker.replicas import Replicas
@@ -90,6 +91,7 @@ def listener_address(settings: Settings) -> tuple[str, int]:
 
 class Node:
     def __init__(self, settings: Settings, world: World) -> None:
+        rule_of(settings)  # what contradicts itself is refused before anything is touched
         self.settings = settings
         self.world = world
         self.broker = BrokerId(settings.integer("node.id"))
@@ -161,6 +163,7 @@ class Node:
             store=store,
             unclean_default=self.settings.flag("unclean.leader.election.enable"),
             rebalance=self._rebalance(),
+            cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
         )
         loop = asyncio.get_running_loop()
         self._tasks = [

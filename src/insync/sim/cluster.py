@@ -19,7 +19,7 @@ from insync.node.node import Node, World
 from insync.rules.refusals import Refusal
 from insync.sim.network import SimNetwork
 from insync.sim.ownership import acting_as, context_of, in_the_name_of, owner
-from insync.sim.reads import SlowReads
+from insync.sim.reads import READ_S, SlowReads
 from insync.sim.store import BrokerStore
 from insync.sim.virtual_loop import VirtualLoop
 from insync.storage.memory_disk import MemoryDisk
@@ -55,6 +55,7 @@ class Broker:
     is_paused: bool = False
     is_cut_off: bool = False  # from the store
     wall_ahead_ms: int = 0
+    read_s: tuple[float, float] = READ_S  # what a read takes that is not in memory
     ends: dict[tuple[str, int], int] = field(default_factory=dict)  # of its logs, at its death
 
     @property
@@ -133,7 +134,7 @@ class Cluster:
             network=self.network.host(broker.number),
             disk=broker.disk,
             store=broker.store,
-            reads=SlowReads(Random(random.random())),  # noqa: S311
+            reads=SlowReads(Random(random.random()), lambda: broker.read_s),  # noqa: S311
             random=random,
         )
         return Node(settings, world)
@@ -233,6 +234,7 @@ class Cluster:
             disk.is_full = disk.fails_reads = disk.is_cold = False
             disk.on_append = None
             broker.wall_ahead_ms = 0
+            broker.read_s = READ_S
             if broker.store is not None:
                 broker.store.before_controller_step = broker.store.after_controller_step = _nothing
             self.resume(number)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
+from insync.rules.settings import POLICY_NAMES
 from insync.sim.checks import LifeFailed, Monitor, Witness
 from insync.sim.clients import Admin, Clients
 from insync.sim.cluster import Cluster, MishapHandler
@@ -27,6 +28,7 @@ TOPIC = "life"
 PARTITIONS = 2
 SECONDS = 20.0
 LOOK_EVERY_S = 0.02
+COOLDOWN_MS = 3_000  # short enough that a life sees brokers rested again
 CLIENTS_SETTLE_WITHIN_S = 60.0
 HEALED_WITHIN_S = 30.0  # of virtual time after the last fault has ended
 
@@ -40,6 +42,7 @@ class Plan:
     min_isr: int
     unclean: bool
     segment_bytes: int
+    policy: dict[str, str]
 
     @classmethod
     def draw(cls, random: Random, mix: str | None) -> Plan:
@@ -54,7 +57,21 @@ class Plan:
             min_isr=2 if is_power else min_isr,
             unclean=random.random() < 0.1 and not is_power,  # noqa: PLR2004
             segment_bytes=random.choice((2_048, 16_384, 1 << 30)),
+            policy=_draw_policy(random),
         )
+
+
+def _draw_policy(random: Random) -> dict[str, str]:
+    name = random.choice(POLICY_NAMES)
+    settings = {"replica.in.sync.policy": name}
+    if name == "messages":
+        settings["replica.lag.max.messages"] = str(random.choice((0, 5, 100)))
+    has_flag = name == "true-lag" and random.choice((True, False))
+    if has_flag:
+        settings["follower.fetch.pending.reads.insync.enable"] = "true"
+    if has_flag or name == "pending-reads":
+        settings["follower.fetch.process.time.max.ms"] = str(random.choice((20, 300, 1_000)))
+    return settings
 
 
 class Life:
@@ -71,6 +88,8 @@ class Life:
                 "min.insync.replicas": str(self.plan.min_isr),
                 "unclean.leader.election.enable": str(unclean).lower(),
                 "log.segment.bytes": str(self.plan.segment_bytes),
+                "leader.resign.cooldown.ms": str(COOLDOWN_MS),
+                **self.plan.policy,
             },
             note=self.note,
         )

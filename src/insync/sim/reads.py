@@ -9,12 +9,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-READ_S_MAX = 0.05
+READ_S = (0.0, 0.05)
 
 
 class SlowReads:
-    def __init__(self, random: Random) -> None:
+    def __init__(
+        self, random: Random, read_s: Callable[[], tuple[float, float]] = lambda: READ_S
+    ) -> None:
         self._random = random
+        self._read_s = read_s  # the shortest and the longest, asked for each read
 
     def submit(self, read: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -28,7 +31,7 @@ class SlowReads:
             except Exception as error:
                 future.set_exception(error)
 
-        loop.call_later(self._random.uniform(0.0, READ_S_MAX), finish)
+        loop.call_later(self._random.uniform(*self._read_s()), finish)
         return future
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 from insync.sim.clients import Admin, Clients
 from insync.sim.cluster import Broker, Cluster
+from insync.sim.reads import READ_S
 from insync.sim.store import SESSION_TIMEOUT_MS
 
 HOUR_MS = 3_600_000
@@ -231,10 +232,14 @@ class Troubles:
         disk.fails_reads = False
 
     async def cool_disk(self) -> None:
-        disk = self._any().disk
-        disk.is_cold = True
+        """Nothing is in memory; a read takes a moment, or so long that the leader should resign."""
+        broker = self._any()
+        broker.disk.is_cold = True
+        broker.read_s = self._random.choice((READ_S, (0.05, 0.6), (0.5, 2.5)))
+        self._cluster.note("cool", broker.number, broker.read_s)
         await self._last(0.1, 3.0)
-        disk.is_cold = False
+        broker.disk.is_cold = False
+        broker.read_s = READ_S
 
     async def jump_wall_clock(self) -> None:
         self._any().wall_ahead_ms = self._random.randint(-HOUR_MS, HOUR_MS)
