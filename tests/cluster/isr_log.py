@@ -1,0 +1,46 @@
+"""What brokers say in their logs about ISRs: one line for each change, with its numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from insync.testing.cluster import Cluster
+
+CHANGE = re.compile(r"(\S+)-(\d+): ISR is now \S+: (.*)")
+LEAVES = re.compile(r"(\d+) leaves \(\S+, limit \d+ ms; due (at once|\d+ ms ago)\)")
+JOINS = re.compile(r"(\d+) joins .* lacks (\d+) messages")
+STALLED = re.compile(r"(\S+)-(\d+): this leader stalled for (\d+) ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    topic: str
+    broker: int
+    late_ms: int  # after its deadline
+
+
+def log_of(cluster: Cluster, broker: int | None = None) -> str:
+    chosen = [each for each in cluster.brokers.values() if broker in (None, each.broker)]
+    return "".join(each.log.read_text() for each in chosen)
+
+
+def left(cluster: Cluster, broker: int | None = None) -> list[Left]:
+    """Who left by its leader's decision; of one broker's log, or of all."""
+    found = []
+    for topic, _, why in CHANGE.findall(log_of(cluster, broker)):
+        for who, due in LEAVES.findall(why):
+            late_ms = 0 if due == "at once" else int(due.split()[0])
+            found.append(Left(topic, int(who), late_ms))
+    return found
+
+
+def joined(cluster: Cluster, who: int, broker: int | None = None) -> list[int]:
+    """How many messages it lacked, each time this broker joined."""
+    changes = CHANGE.findall(log_of(cluster, broker))
+    found = [each for _, _, why in changes for each in JOINS.findall(why)]
+    return [int(lacks) for joining, lacks in found if int(joining) == who]
+
+
+def stalled_ms(cluster: Cluster, broker: int) -> list[int]:
+    return [int(ms) for _, _, ms in STALLED.findall(log_of(cluster, broker))]

@@ -1,0 +1,214 @@
+"""Who stands still is not who is behind: stopped leaders, stopped followers, and deadlines."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from threading import Thread
+
+import pytest
+from cluster_helpers import (
+    IntegerProducer,
+    await_in_sync,
+    check_nothing_lost,
+    create_topic,
+    eventually,
+    leader_of,
+    partitions_of,
+)
+from isr_log import joined, left, log_of, stalled_ms
+from kio.schema.errors import ErrorCode
+from kio_client import KioClient
+from kio_requests import batch, create, produce
+
+from insync.testing.cluster import Cluster
+
+LAG_MS = 1_500
+WAIT_MS = 100
+SETTINGS = {
+    "replica.lag.time.max.ms": str(LAG_MS),
+    "replica.fetch.wait.max.ms": str(WAIT_MS),
+    "broker.session.timeout.ms": "20000",
+    "min.insync.replicas": "2",
+}
+
+pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=SETTINGS)]
+
+
+class Writing:
+    """Writes all the time, beside whatever a test does."""
+
+    def __init__(self, producer: IntegerProducer) -> None:
+        self.producer = producer
+        self._is_over = False
+        self._thread = Thread(target=self._write)
+
+    def __enter__(self) -> Writing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join()
+
+    def _write(self) -> None:
+        while not self._is_over:
+            self.producer.send(5)
+            time.sleep(0.002)
+
+
+def isr_of(cluster: Cluster) -> set[int]:
+    return set(partitions_of(cluster, "orders")[0].isrs)
+
+
+def start(cluster: Cluster) -> tuple[int, IntegerProducer]:
+    create_topic(cluster, "orders", partitions=1)
+    await_in_sync(cluster, "orders")
+    producer = IntegerProducer(cluster, "orders", partitions=1)
+    producer.send(50)
+    producer.flush()
+    return leader_of(cluster), producer
+
+
+def stand_still(cluster: Cluster, broker: int, *, for_s: float) -> None:
+    cluster.pause(broker)
+    try:
+        time.sleep(for_s)
+    finally:
+        cluster.resume(broker)
+
+
+def test_nobody_leaves_because_its_leader_was_stopped(insync_cluster: Cluster) -> None:
+    """Longer than the lag time, shorter than its session. It stood still too long to lead on."""
+    cluster = insync_cluster
+    leader, producer = start(cluster)
+    with Writing(producer):
+        stand_still(cluster, leader, for_s=1.5 * LAG_MS / 1_000)
+        eventually(
+            lambda: partitions_of(cluster, "orders")[0].leader not in (leader, -1),
+            within_s=5,
+            what="another leads",
+        )
+        time.sleep(1.5 * LAG_MS / 1_000)  # who was to leave would have left
+    assert left(cluster) == []
+    assert len(isr_of(cluster)) == 3
+    assert f": {leader} resigns (its broker stood still" in log_of(cluster)
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+def test_a_follower_that_stopped_meanwhile_leaves_in_bounded_time(insync_cluster: Cluster) -> None:
+    cluster = insync_cluster
+    leader, producer = start(cluster)
+    stopped = min(isr_of(cluster) - {leader})
+    with Writing(producer):
+        cluster.pause(stopped)
+        stopped_s = time.monotonic()
+        stall_s = 0.6 * LAG_MS / 1_000
+        stand_still(cluster, leader, for_s=stall_s)
+        eventually(lambda: stopped not in isr_of(cluster), within_s=20, what="it is out")
+        took_s = time.monotonic() - stopped_s - stall_s
+        assert took_s <= (2 * LAG_MS + WAIT_MS) / 1_000 + 0.5
+        cluster.resume(stopped)
+    assert {each.broker for each in left(cluster)} == {stopped}
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+def test_eviction_is_on_the_deadline_under_load(insync_cluster: Cluster) -> None:
+    """The bounds here are for a machine with other work; `make bench` measures."""
+    cluster = insync_cluster
+    leader, producer = start(cluster)
+    stops = 4
+    with Writing(producer):
+        for number in range(stops):
+            stopped = sorted(isr_of(cluster) - {leader})[number % 2]
+            cluster.pause(stopped)
+            eventually(lambda b=stopped: b not in isr_of(cluster), within_s=20, what="it is out")  # type: ignore[misc]
+            cluster.resume(stopped)
+            await_in_sync(cluster, "orders")
+    late_ms = [each.late_ms for each in left(cluster, leader)]
+    assert len(late_ms) == stops
+    assert statistics.median(late_ms) <= 50
+    assert max(late_ms) <= 0.05 * LAG_MS + sum(stalled_ms(cluster, leader)) + 100
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+@pytest.mark.insync_cluster(settings=SETTINGS | {"broker.session.timeout.ms": "1500"})
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_leader_stopped_past_its_session_acknowledges_nothing(
+    insync_cluster: Cluster, acks: int
+) -> None:
+    """What waited in its socket is refused, however it was to be acknowledged."""
+    cluster = insync_cluster
+    with KioClient(cluster.brokers[1].port) as anybody:
+        made = create(anybody, 7, name="orders", num_partitions=1, replication_factor=3)
+    await_in_sync(cluster, "orders")
+    leader = leader_of(cluster)
+    topic = ("orders", made.topic_id)
+    with KioClient(cluster.brokers[leader].port) as client:
+        assert produce(client, 9, topic, batch(1)).error_code is ErrorCode.none
+        cluster.pause(leader)
+        told: list[ErrorCode] = []
+        asking = Thread(
+            target=lambda: told.append(produce(client, 9, topic, batch(2), acks=acks).error_code)
+        )
+        asking.start()
+        try:
+            eventually(
+                lambda: others_leader(cluster, leader) not in (leader, -1),
+                within_s=20,
+                what="another leads",
+            )
+        finally:
+            cluster.resume(leader)
+        asking.join(20)
+    assert told == [ErrorCode.not_leader_or_follower]
+    await_in_sync(cluster, "orders")
+
+
+def others_leader(cluster: Cluster, stopped: int) -> int:
+    other = next(each for each in cluster.brokers.values() if each.broker != stopped)
+    with KioClient(other.port) as client:
+        answer = client.ask(3, 9, {"topics": [{"name": "orders"}]})
+    return int(answer.topics[0].partitions[0].leader_id)
+
+
+@pytest.mark.long
+def test_a_leader_that_stalls_most_of_the_time_resigns(insync_cluster: Cluster) -> None:
+    cluster = insync_cluster
+    leader, producer = start(cluster)
+
+    def resigned() -> bool:
+        stand_still(cluster, leader, for_s=0.5)
+        time.sleep(0.1)
+        return f": {leader} resigns (its broker stood still" in log_of(cluster)
+
+    with Writing(producer):
+        eventually(resigned, within_s=20, what="it resigns")
+    eventually(
+        lambda: partitions_of(cluster, "orders")[0].leader != leader,
+        within_s=5,
+        what="another leads",
+    )
+    assert left(cluster) == []
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+def test_a_broker_killed_and_back_at_once_rejoins_within_a_second(insync_cluster: Cluster) -> None:
+    cluster = insync_cluster
+    leader, producer = start(cluster)
+    back = max(isr_of(cluster) - {leader})
+    with Writing(producer):
+        cluster.kill(back)
+        cluster.restart(back)
+        ready_s = time.monotonic()
+        eventually(lambda: back in isr_of(cluster), within_s=10, what="it is in sync")
+        took_s = time.monotonic() - ready_s
+    assert took_s < 1.0
+    assert len(joined(cluster, back)) == 1, "once, and it stays"
+    assert left(cluster) == []
+    producer.flush()
+    check_nothing_lost(cluster, producer)
