@@ -113,6 +113,8 @@ class Monitor:
         self._watermarks: dict[tuple[str, Partition, int], int] = {}
         self._committed: dict[tuple[str, Partition], int] = {}
         self._live: dict[str, int] = {}
+        self._resigned_at_ms: dict[str, int] = {}  # by the path that says who cools for what
+        self._cooling: set[str] = set()
         self.failure: str | None = None
         cluster.tree.attach(self)
 
@@ -121,6 +123,7 @@ class Monitor:
         self._cluster.note("step", revision)
         self._look_at_sessions()
         self._look_at_states()
+        self._look_at_resignations()
         self.look()
 
     # The store.
@@ -188,6 +191,19 @@ class Monitor:
             self._look_at_joining(key, set(new["isr"]) - set(old["isr"]), new["leader"])
         elif new["leader"] is not None and not self._is_unclean:
             self._must(new["leader"] in old["isr"], f"{key}: {new['leader']} was not in sync")
+
+    def _look_at_resignations(self) -> None:
+        """One per replica and cool-down at most, however many controllers there were."""
+        now_ms = self._cluster.loop.clock_ms()
+        cooling = {path for path, _ in self._entries("/cooling/")}
+        for path in sorted(cooling - self._cooling):
+            since_ms = now_ms - self._resigned_at_ms.get(path, -self._cluster.cooldown_ms)
+            self._must(
+                since_ms >= self._cluster.cooldown_ms,
+                f"{path}: resigned again after {since_ms} ms",
+            )
+            self._resigned_at_ms[path] = now_ms
+        self._cooling = cooling
 
     def _look_at_joining(self, key: Partition, joined: set[int], leader: int | None) -> None:
         """Who joins must be who its leader let in: not a later incarnation, which may lack more."""

@@ -86,6 +86,10 @@ class Cluster:
         loop.set_exception_handler(self._on_mishap)
 
     @property
+    def cooldown_ms(self) -> int:
+        return Settings(self._settings).integer("leader.resign.cooldown.ms")
+
+    @property
     def addresses(self) -> list[tuple[str, int]]:
         return [broker.address for broker in self.brokers.values()]
 
