@@ -31,6 +31,7 @@ from insync.rules.follower import Fetch
 from insync.rules.isr import Stable
 from insync.rules.leadership import Leadership
 from insync.rules.partition_state import PartitionState
+from insync.rules.policy import Policy
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, BrokerId, Incarnation, Offset
 from insync.storage.directory import LogDirectory
@@ -191,11 +192,9 @@ class Replicas:
     def _begin(
         self, found: Replica, state: PartitionState, settings: Settings, *, now_ms: int
     ) -> Leadership:
-        rule = self._rules.of_topic(found.key[0], settings, self.settings)
-        found.process_time_max_ms = rule.process_time_max_ms
         found.asks_again_at_ms = NEVER_MS
         return Leadership.begin(
-            policy=rule.policy,
+            policy=self._policy(found, settings),
             fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
             leader=self.broker,
             epoch=state.leader_epoch,
@@ -206,6 +205,12 @@ class Replicas:
             registered=self.view.incarnations,
             now_ms=now_ms,
         )
+
+    def _policy(self, found: Replica, settings: Settings) -> Policy:
+        """The policy that its topic's settings ask for, and with it how long a read may take."""
+        rule = self._rules.of_topic(found.key[0], settings, self.settings)
+        found.process_time_max_ms = rule.process_time_max_ms
+        return rule.policy
 
     def _drop(self, key: TopicPartition) -> None:
         found = self.held.pop(key, None)
