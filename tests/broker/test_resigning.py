@@ -68,10 +68,13 @@ async def begin_a_slow_read(cluster: Cluster, *, read_s: float = 25.0) -> int:
     await until(lambda: all(f.end == 10 for f in term_of(cluster).followers.values()))
     cluster.brokers[1].disk.is_cold = True
     cluster.brokers[1].read_s = (read_s, read_s)
+    appended_ms = cluster.loop.clock_ms()
     await client.append_once([b"slow"])
     await until(lambda: all(f.reads.reads for f in term_of(cluster).followers.values()))
     reads = [f.reads.oldest_parsed_at_ms for f in term_of(cluster).followers.values()]
-    return min(at_ms for at_ms in reads if at_ms is not None)
+    began_ms = min(at_ms for at_ms in reads if at_ms is not None)
+    assert began_ms >= appended_ms, "what a fetch waited for records is no part of reading them"
+    return began_ms
 
 
 def test_off_a_slow_read_puts_the_followers_out_and_acks_all_fails() -> None:
