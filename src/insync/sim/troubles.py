@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from random import Random
 
@@ -266,7 +267,20 @@ class Troubles:
         await self._admin.delete(name)
         if self._random.choice((True, False)):
             await self._admin.create(name, 1, factor=self._factor)
+            while self._is_former_led(name):
+                await asyncio.sleep(0.05)
             self._clients.attend((name, 0), busy=False)
+
+    def _is_former_led(self, name: str) -> bool:
+        """A leader out of touch with the store serves a deleted topic to whoever asks by name."""
+        topic = json.loads(self._cluster.tree.entries[f"/brokers/topics/{name}"].value)
+        held = [
+            broker.node.replicas.held.get((name, 0))
+            for broker in self._cluster.up()
+            if broker.node is not None and broker.has_started
+        ]
+        led = [found for found in held if found is not None and found.is_leader]
+        return any(str(found.topic_id) != topic["topic_id"] for found in led)
 
     async def grow_topic(self) -> None:
         count = len([key for key in self._clients.partitions if key[0] == self._topic])
