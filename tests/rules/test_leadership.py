@@ -306,3 +306,63 @@ def test_our_own_mistakes_are_assertions(breakage: object, message: str) -> None
     assert callable(breakage)
     with pytest.raises(AssertionError, match=message):
         breakage(leadership())
+
+
+# Another rule while leading.
+
+
+def test_a_shorter_limit_counts_from_when_a_follower_was_last_heard_of() -> None:
+    term = leadership().append(end=Offset(10), now_ms=1_000)
+    term = fetched(term, SECOND, 10, at_ms=2_000)
+    term = fetched(term, THIRD, 10, at_ms=2_000).append(end=Offset(20), now_ms=2_500)
+    term = fetched(term, SECOND, 20, at_ms=6_000)
+    ruled = term.with_rule(CaughtUp(lag_time_max_ms=3_000), fetch_wait_max_ms=100, now_ms=7_000)
+    assert (ruled.isr, ruled.followers, ruled.end) == (term.isr, term.followers, term.end)
+    assert ruled.fetch_wait_max_ms == 100
+    assert ruled.next_deadline_ms(now_ms=7_000) == 5_001, "past already"
+    assert ruled.leaving(now_ms=7_000) == (THIRD,)
+    longer = ruled.with_rule(CaughtUp(lag_time_max_ms=9_000), fetch_wait_max_ms=100, now_ms=7_000)
+    assert longer.leaving(now_ms=11_000) == ()
+    assert longer.leaving(now_ms=11_001) == (THIRD,)
+
+
+def test_a_stricter_rule_lets_go_of_the_watermark_at_once() -> None:
+    """A replica outside the ISR that was close enough to hold it no longer is."""
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
+    term = fetched(term, THIRD, 10, at_ms=100).append(end=Offset(20), now_ms=150)
+    term = fetched(term, SECOND, 20, at_ms=200)
+    assert term.high_watermark == 10
+    ruled = term.with_rule(
+        Messages(lag_time_max_ms=LIMIT_MS, lag_max_messages=9), fetch_wait_max_ms=500, now_ms=300
+    )
+    assert ruled.high_watermark == 20
+
+
+def test_append_times_begin_with_the_rule_that_reads_them() -> None:
+    """What was appended before counts as appended at the change, and no later."""
+    true_lag = TrueLag(lag_time_max_ms=3_000)
+
+    def heard(term: Leadership, offset: int, *, at_ms: int) -> Leadership:
+        for broker in (SECOND, THIRD):
+            term = fetched(term, broker, offset, at_ms=at_ms)
+        return term
+
+    term = leadership().append(end=Offset(10), now_ms=1_000)
+    ruled = term.with_rule(true_lag, fetch_wait_max_ms=500, now_ms=5_000)
+    assert heard(ruled, 4, at_ms=5_500).deadlines() == {SECOND: 8_001, THIRD: 8_001}
+    again = ruled.with_rule(true_lag, fetch_wait_max_ms=400, now_ms=6_000)
+    assert again.log == ruled.log, "the record goes on"
+    caught_up = CaughtUp(lag_time_max_ms=30_000)
+    unread = again.with_rule(caught_up, fetch_wait_max_ms=500, now_ms=6_500)
+    unread = unread.append(end=Offset(20), now_ms=6_700)
+    back = heard(unread.with_rule(true_lag, fetch_wait_max_ms=500, now_ms=7_000), 9, at_ms=7_500)
+    assert back.deadlines() == {SECOND: 10_001, THIRD: 10_001}, "begun anew"
+    assert heard(back, 20, at_ms=8_000).deadlines() == {}
+
+
+def test_append_times_of_an_epoch_without_appends() -> None:
+    term = leadership(end=5).with_rule(
+        TrueLag(lag_time_max_ms=3_000), fetch_wait_max_ms=500, now_ms=1_000
+    )
+    assert term.log.append_times.entries == ()
+    assert term.append(end=Offset(6), now_ms=2_000).log.append_times.entries

@@ -221,6 +221,27 @@ class Leadership:
         }
         return replace(self, followers=followers).settle(members, now_ms=now_ms)
 
+    def with_rule(self, policy: Policy, *, fetch_wait_max_ms: int, now_ms: int) -> Leadership:
+        """Decide by another rule from now on; what is known of everybody stays.
+
+        A record of append times that was not kept so far begins now: what a follower lacks
+        already counts as appended just now, for no earlier time is known.
+        """
+        append_times = self.log.append_times
+        if policy.reads_append_times and not self.policy.reads_append_times:
+            append_times = replace(append_times, entries=())
+            if self.end > self.epoch_start:
+                append_times = append_times.append(
+                    end=self.end, at_ms=now_ms, lag_time_max_ms=policy.lag_time_max_ms
+                )
+        ruled = replace(
+            self,
+            policy=policy,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            log=LeaderLog(end=self.end, append_times=append_times),
+        )
+        return ruled.with_watermark(now_ms=now_ms)
+
     def stalled(
         self, stall: Stall, *, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
     ) -> Leadership:
