@@ -9,8 +9,9 @@ import pytest
 
 from insync.cli import main as cli
 from insync.cli import topic_lines
-from insync.client.admin import ConfigSource, ConfigValue, Move, Partition, Topic
+from insync.client.admin import ConfigValue, Move, Partition, Topic
 from insync.rules.values import BrokerId
+from insync.wire.configs import ConfigSource
 
 NOBODY = "127.0.0.1:1"  # no port that anybody serves: whoever asks there finds out
 

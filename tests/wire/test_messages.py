@@ -42,7 +42,7 @@ def test_any_integers_may_be_asked_for() -> None:
     assert not is_supported(Api.FETCH, 19)
     assert not is_supported(Api.FETCH, -1)
     assert not is_supported(9999, 0)
-    assert not is_supported(Api.DESCRIBE_CONFIGS, 4)
+    assert not is_supported(Api.LIST_PARTITION_REASSIGNMENTS, 0), "asked of others only"
     assert not is_flexible(9999, 100)
     assert not is_flexible(Api.BROKER_HELLO, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 from uuid import UUID
 
@@ -20,7 +21,7 @@ LEARNT_WITHIN_S: Final = 0.05
 
 
 class ClusterView:
-    """Brokers, topics and partition states; `on_change` is told which of them changed."""
+    """Brokers, topics, partition states and settings; listeners are told which of them changed."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
@@ -30,10 +31,15 @@ class ClusterView:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.versions: dict[TopicPartition, int] = {}
         self.topic_configs: dict[str, dict[str, str]] = {}
+        self.broker_configs: dict[BrokerId | None, dict[str, str]] = {}  # None: of all brokers
         self.controller: BrokerId | None = None
         self._certain_from_s = float("-inf")
+        # Told first, since the others act by settings: which topics' changed, or None: all may.
+        self.config_listeners: list[Callable[[AbstractSet[str] | None], None]] = []
+        self._changed_configs: set[str | None] = set()  # topics; None: a broker's
         self.listeners: list[Callable[[set[TopicPartition], bool], None]] = []
         self._apply(Change(entry.path, None, entry) for entry in store.snapshot().values())
+        self._changed_configs.clear()  # nobody listens yet
         store.watch(self._on_changes)
 
     @property
@@ -56,8 +62,16 @@ class ClusterView:
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
         partitions, brokers_changed = self._apply(changes)
+        self._tell_configs()
         for listener in self.listeners:
             listener(partitions, brokers_changed)
+
+    def _tell_configs(self) -> None:
+        changed, self._changed_configs = self._changed_configs, set()
+        if changed:
+            topics = {name for name in changed if name is not None}
+            for tell in self.config_listeners:
+                tell(None if None in changed else topics)
 
     def _apply(self, changes: Iterable[Change]) -> tuple[set[TopicPartition], bool]:
         """Which partitions changed, and whether brokers, the controller or configs did."""
@@ -97,9 +111,19 @@ class ClusterView:
             self.topic_configs.pop(name, None)
             if entry is not None:
                 self.topic_configs[name] = decode_config(entry.value)
+            self._changed_configs.add(name)
+        elif folder == paths.BROKER_CONFIGS:
+            self._apply_broker_config(name, entry)
         else:
             return folder == paths.BROKERS_SEEN
         return True
+
+    def _apply_broker_config(self, name: str, entry: Entry | None) -> None:
+        broker = None if name == paths.BROKER_DEFAULT else BrokerId(int(name))
+        self.broker_configs.pop(broker, None)
+        if entry is not None:
+            self.broker_configs[broker] = decode_config(entry.value)
+        self._changed_configs.add(None)
 
     def _apply_topic(self, name: str, entry: Entry | None) -> None:
         before = self.topics.pop(name, None)

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
 
-from insync.broker.settings import Settings
+from insync.broker.settings import TOPIC_SETTINGS, Settings
 from insync.rules.refusals import BadSetting
 from insync.rules.settings import InSyncRule, InSyncSettings, in_sync_rule
 
 logger = logging.getLogger(__name__)
 
+_FIELDS: Final = {field.name.replace("_", "."): field for field in fields(InSyncSettings)}
+
 
 def rule_of(settings: Settings) -> InSyncRule:
     """The rule these settings ask for; a combination without a meaning is refused."""
-    flag = settings.given.get("follower.fetch.pending.reads.insync.enable")
-    process_time_max_ms = settings.given.get("follower.fetch.process.time.max.ms")
-    assert flag is None or isinstance(flag, bool), "the table parses it so"
-    assert process_time_max_ms is None or isinstance(process_time_max_ms, int), "likewise"
-    return in_sync_rule(
-        InSyncSettings(
-            replica_in_sync_policy=settings.text("replica.in.sync.policy"),
-            replica_lag_time_max_ms=settings.integer("replica.lag.time.max.ms"),
-            replica_lag_max_messages=settings.integer("replica.lag.max.messages"),
-            replica_fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
-            follower_fetch_pending_reads_insync_enable=flag,
-            follower_fetch_process_time_max_ms=process_time_max_ms,
-        )
+    given: dict[str, Any] = {}
+    for name, field in _FIELDS.items():
+        # To those that may be left out, saying nothing is not the same as saying the default.
+        may_be_unset = field.default is None
+        if settings.is_given(name) or not may_be_unset:
+            given[field.name] = settings[name]
+    return in_sync_rule(InSyncSettings(**given))
+
+
+def concerns_rule(overrides: Mapping[str, str]) -> bool:
+    """Whether a topic with these settings may have a rule of its own."""
+    return any(
+        name in TOPIC_SETTINGS and TOPIC_SETTINGS[name].name in _FIELDS for name in overrides
     )
 
 
@@ -36,19 +41,24 @@ class Rules:
         self._said: set[str] = set()
 
     def of_topic(self, topic: str, merged: Settings, broker: Settings) -> InSyncRule:
-        """The topic's, or the broker's own where the two contradict each other.
+        """The topic's, or as much of it as has a meaning together with the broker's own.
 
-        A topic is refused what contradicts the broker that is asked. Another broker may have been
-        given something else, and has to lead it all the same.
+        A topic, and what is set for all brokers, is refused what contradicts the broker that is
+        asked. Another broker's file may say something else, and it has to lead all the same.
         """
-        try:
-            rule = rule_of(merged)
-        except BadSetting as refusal:
-            self._say(f"{topic}: its own settings are left aside: {refusal}")
-            rule = rule_of(broker)
+        rule = self._rule_of(merged, f"{topic}: its own settings are left aside")
+        rule = rule or self._rule_of(broker, "what was set at run time is left aside")
+        rule = rule or rule_of(broker.from_file())
         for warning in rule.warnings:
             self._say(warning)
         return rule
+
+    def _rule_of(self, settings: Settings, or_else: str) -> InSyncRule | None:
+        try:
+            return rule_of(settings)
+        except BadSetting as refusal:
+            self._say(f"{or_else}: {refusal}")
+            return None
 
     def _say(self, warning: str) -> None:
         if warning not in self._said:

@@ -112,6 +112,39 @@ class Replicas:
                     found.advance(found.term.registration(registered, now_ms=now_ms))
                     self._arm(found)
 
+    def settings_changed(self, topics: AbstractSet[str] | None) -> None:
+        """Go by the settings of these topics, or (None) of all, as they are now."""
+        now_ms = self.clock_ms()
+        self._rules = Rules()  # what there is to say about the new ones is to be said again
+        for found in list(self.held.values()):
+            state = self.view.states.get(found.key)
+            if state is None or (topics is not None and found.key[0] not in topics):
+                continue
+            settings = self._settings_of(found.key[0])
+            self._take_limits(found, state, settings)
+            if found.term is not None:
+                self._go_by(found, self._policy(found, settings), settings, now_ms=now_ms)
+                self._arm(found)
+
+    def _go_by(self, found: Replica, policy: Policy, settings: Settings, *, now_ms: int) -> None:
+        assert found.term is not None, "only what is led"
+        wait_ms = settings.integer("replica.fetch.wait.max.ms")
+        if (policy, wait_ms) != (found.term.policy, found.term.fetch_wait_max_ms):
+            limit_ms = policy.lag_time_max_ms
+            logger.info("%s-%d: in sync now by %s, %d ms", *found.key, policy.name, limit_ms)
+            ruled = found.term.with_rule(policy, fetch_wait_max_ms=wait_ms, now_ms=now_ms)
+            found.advance(ruled)
+
+    def _settings_of(self, topic: str) -> Settings:
+        return self.settings.for_stored_topic(self.view.topic_configs.get(topic, {}))
+
+    def _take_limits(self, found: Replica, state: PartitionState, settings: Settings) -> None:
+        found.min_isr = effective_min_isr(
+            min_insync_replicas=settings.integer("min.insync.replicas"),
+            replication_factor=len(state.replicas),
+        )
+        found.batch_bytes_max = settings.integer("message.max.bytes")
+
     def _take_up_what_waits(self) -> None:
         waiting = [f.key for f in self.held.values() if f.leader == self.broker and f.term is None]
         if waiting and self._may_lead():
@@ -163,12 +196,8 @@ class Replicas:
         now_ms = self.clock_ms()
         is_new_epoch = state.leader_epoch != found.epoch
         found.epoch, found.leader = state.leader_epoch, state.leader
-        settings = self.settings.for_topic(self.view.topic_configs.get(found.key[0], {}))
-        found.min_isr = effective_min_isr(
-            min_insync_replicas=settings.integer("min.insync.replicas"),
-            replication_factor=len(state.replicas),
-        )
-        found.batch_bytes_max = settings.integer("message.max.bytes")
+        settings = self._settings_of(found.key[0])
+        self._take_limits(found, state, settings)
         if state.leader != self.broker or not self._may_lead():
             if found.is_leader:
                 found.abandon()

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker import answers
 from insync.broker.cluster_view import ClusterView
+from insync.broker.configs import Configs
 from insync.broker.fetch import Fetch
 from insync.broker.offsets import Offsets
 from insync.broker.produce import Produce
@@ -38,6 +39,7 @@ class Requests:
         replicas: Replicas,
         view: ClusterView,
         topics: Topics,
+        configs: Configs,
         producer_ids: ProducerIds,
         settings: Settings,
         cluster_id: str,
@@ -68,6 +70,9 @@ class Requests:
             Api.CREATE_TOPICS: self._later(self._create_topics),
             Api.DELETE_TOPICS: self._later(self._delete_topics),
             Api.CREATE_PARTITIONS: self._later(self._create_partitions),
+            Api.DESCRIBE_CONFIGS: self._at_once(configs.describe),
+            Api.ALTER_CONFIGS: self._later(configs.replace),
+            Api.INCREMENTAL_ALTER_CONFIGS: self._later(configs.alter),
             Api.DESCRIBE_CLUSTER: self._at_once(self._describe_cluster),
         }
 

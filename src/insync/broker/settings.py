@@ -1,11 +1,16 @@
 """Every setting a broker honours, by Kafka's name: type, default, bounds, and what it is for.
 
-One table serves the properties file, `--set`, topic overrides and, later, the admin APIs. A key
-that is not in it is refused, with the closest one that is.
+One table serves the properties file, `--set`, topic overrides and the admin APIs. A key that is not
+in it is refused, with the closest one that is.
+
+A value comes from the first layer that has one: a topic's own, what was set for this broker at run
+time, what was set for all brokers at run time, the file, the default. Everybody who reads settings
+holds the same `Settings`, so a change is seen by whoever looks next.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,6 +20,9 @@ from typing import Final
 from insync.rules.refusals import BadSetting
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT
 from insync.rules.settings import POLICY_NAMES, PROCESS_TIME_MAX_MS_DEFAULT
+from insync.wire.configs import ConfigSource, ConfigType
+
+logger = logging.getLogger(__name__)
 
 Value = int | bool | str
 LONG_MAX: Final = 2**63 - 1
@@ -40,6 +48,18 @@ class Setting:
     minimum: int = 0
     maximum: int = LONG_MAX
     choices: tuple[str, ...] = ()
+    is_dynamic: bool = False  # whoever reads it looks again, so it may be changed at run time
+    is_list: bool = False  # of texts, with commas between them
+
+    @property
+    def kind(self) -> ConfigType:
+        match self.default:
+            case bool():
+                return ConfigType.BOOLEAN
+            case int():
+                return ConfigType.INT if self.maximum <= INT_MAX else ConfigType.LONG
+            case _:
+                return ConfigType.LIST if self.is_list else ConfigType.STRING
 
     def parse(self, text: str) -> Value:
         """The value a text stands for; refused with the reason."""
@@ -115,6 +135,7 @@ SETTINGS: Final = _table(
             default=1,
             minimum=1,
             maximum=10_000,
+            is_dynamic=True,
             doc="Partitions of a topic created without saying how many.",
         ),
         Setting(
@@ -122,22 +143,26 @@ SETTINGS: Final = _table(
             default=-1,
             minimum=-1,
             maximum=100,
+            is_dynamic=True,
             doc="Replicas of a topic created without saying how many; -1: three, or all brokers.",
         ),
         Setting(
             name="auto.create.topics.enable",
             default=True,
+            is_dynamic=True,
             doc="Create a topic when a client asks for it.",
         ),
         Setting(
             name="unclean.leader.election.enable",
             default=False,
             scope=Scope.BOTH,
+            is_dynamic=True,
             doc="Let a replica that is not in sync lead when no other lives, and lose records.",
         ),
         Setting(
             name="auto.leader.rebalance.enable",
             default=True,
+            is_dynamic=True,
             doc="Give leadership back to preferred replicas from time to time.",
         ),
         Setting(
@@ -145,12 +170,14 @@ SETTINGS: Final = _table(
             default=300,
             minimum=1,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="How often the controller looks whether preferred replicas lead.",
         ),
         Setting(
             name="leader.imbalance.per.broker.percentage",
             default=10,
             maximum=100,
+            is_dynamic=True,
             doc="The part of a broker's preferred partitions that others may lead.",
         ),
         Setting(
@@ -159,6 +186,7 @@ SETTINGS: Final = _table(
             minimum=1,
             maximum=INT_MAX,
             scope=Scope.BOTH,
+            is_dynamic=True,
             doc="Replicas that must be in sync for an acks=all append.",
         ),
         Setting(
@@ -167,6 +195,7 @@ SETTINGS: Final = _table(
             minimum=1,
             maximum=INT_MAX,
             scope=Scope.BOTH,
+            is_dynamic=True,
             doc="How far, in time, a follower may be behind and still be in sync.",
         ),
         Setting(
@@ -174,6 +203,7 @@ SETTINGS: Final = _table(
             default="caught-up",
             choices=POLICY_NAMES,
             scope=Scope.BOTH,
+            is_dynamic=True,
             doc="Which rule says whether a follower is in sync: KAFKA-4485's (caught-up), the ones "
             "before it (messages, lag-begin), lag by the leader's own append times (true-lag), or "
             "KIP-501's (pending-reads).",
@@ -181,11 +211,13 @@ SETTINGS: Final = _table(
         Setting(
             name="replica.lag.max.messages",
             default=4_000,
+            is_dynamic=True,
             doc="Under the policy messages: how many records a follower may lack.",
         ),
         Setting(
             name="follower.fetch.pending.reads.insync.enable",
             default=False,
+            is_dynamic=True,
             doc="KIP-501: a follower whose fetch the leader is still reading for does not leave.",
         ),
         Setting(
@@ -193,6 +225,7 @@ SETTINGS: Final = _table(
             default=PROCESS_TIME_MAX_MS_DEFAULT,
             minimum=1,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="KIP-501: a leader that reads longer than this for a follower's fetch resigns; "
             "ignored unless pending reads count.",
         ),
@@ -200,6 +233,7 @@ SETTINGS: Final = _table(
             name="leader.resign.cooldown.ms",
             default=COOLDOWN_MS_DEFAULT,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="How long a broker that resigned a partition is not asked to lead it again while "
             "another in-sync replica lives.",
         ),
@@ -207,6 +241,7 @@ SETTINGS: Final = _table(
             name="replica.fetch.wait.max.ms",
             default=500,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="How long a leader may hold a follower's fetch for which it has nothing yet.",
         ),
         Setting(
@@ -214,6 +249,7 @@ SETTINGS: Final = _table(
             default=MIB,
             minimum=1,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="What a follower asks for per partition and fetch.",
         ),
         Setting(
@@ -221,6 +257,7 @@ SETTINGS: Final = _table(
             default=10 * MIB,
             minimum=1,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="What a follower asks for per fetch.",
         ),
         Setting(
@@ -233,6 +270,7 @@ SETTINGS: Final = _table(
             name="replica.fetch.backoff.ms",
             default=1_000,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="How long a follower waits after a fetch that failed.",
         ),
         Setting(
@@ -240,6 +278,7 @@ SETTINGS: Final = _table(
             default=30_000,
             minimum=1,
             maximum=INT_MAX,
+            is_dynamic=True,
             doc="How long a follower waits for an answer before it connects anew.",
         ),
         Setting(
@@ -248,6 +287,7 @@ SETTINGS: Final = _table(
             maximum=INT_MAX,
             scope=Scope.BOTH,
             topic_name="max.message.bytes",
+            is_dynamic=True,
             doc="The largest record batch that is taken.",
         ),
         Setting(
@@ -278,6 +318,7 @@ SETTINGS: Final = _table(
             maximum=INT_MAX,
             scope=Scope.BOTH,
             topic_name="segment.bytes",
+            is_dynamic=True,
             doc="The size at which a log starts a new file.",
         ),
         Setting(
@@ -286,6 +327,7 @@ SETTINGS: Final = _table(
             minimum=1,
             scope=Scope.BOTH,
             topic_name="segment.ms",
+            is_dynamic=True,
             doc="The age at which a log starts a new file.",
         ),
         Setting(
@@ -294,6 +336,7 @@ SETTINGS: Final = _table(
             minimum=-1,
             scope=Scope.BOTH,
             topic_name="retention.bytes",
+            is_dynamic=True,
             doc="The size a partition is kept to; -1: no limit.",
         ),
         Setting(
@@ -302,6 +345,7 @@ SETTINGS: Final = _table(
             minimum=-1,
             scope=Scope.BOTH,
             topic_name="retention.ms",
+            is_dynamic=True,
             doc="How long records are kept; -1: no limit.",
         ),
         Setting(
@@ -310,6 +354,7 @@ SETTINGS: Final = _table(
             minimum=1,
             scope=Scope.BOTH,
             topic_name="flush.messages",
+            is_dynamic=True,
             doc="Records that may wait for a flush to disk: the append that makes it this many is "
             "acknowledged after the flush, and the broker does nothing else meanwhile.",
         ),
@@ -319,6 +364,7 @@ SETTINGS: Final = _table(
             minimum=1,
             scope=Scope.BOTH,
             topic_name="flush.ms",
+            is_dynamic=True,
             doc="How long records may wait for a flush to disk, beside which nothing has to wait; "
             "at most a minute, looked at every 5 s, or as often as the broker's own value says.",
         ),
@@ -346,17 +392,47 @@ def find(name: str, table: Mapping[str, Setting] = SETTINGS) -> Setting:
     return table[name]
 
 
+def text_of(value: Value | None) -> str:
+    """As it would be written in a file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+Layers = dict[ConfigSource, dict[str, Value]]
+
+# The first that has a value decides; defaults come after all of them.
+PRECEDENCE: Final = (
+    ConfigSource.TOPIC,
+    ConfigSource.DYNAMIC_BROKER,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER,
+    ConfigSource.STATIC_BROKER,
+)
+
+
 class Settings:
     """A broker's settings: what was given, and the defaults of the rest."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self.given: dict[str, Value] = {name: find(name).parse(given[name]) for name in given}
+        self._layers: Layers = {ConfigSource.STATIC_BROKER: _parsed(given, SETTINGS)}
+        self._merge()
 
     def __getitem__(self, name: str) -> Value:
-        setting = SETTINGS[name]
-        value = self.given.get(name, setting.default)
+        value = self._values.get(name, SETTINGS[name].default)
         assert value is not None, f"{name} has neither value nor default"
         return value
+
+    def is_given(self, name: str) -> bool:
+        """Whether somebody said it, anywhere; else it is the default."""
+        return name in self._values
+
+    def sources(self, name: str) -> list[tuple[ConfigSource, Value]]:
+        """Every value it has somewhere, the one that decides first and the default last."""
+        found = [
+            (source, self._layers[source][name])
+            for source in PRECEDENCE
+            if name in self._layers.get(source, ())
+        ]
+        default = SETTINGS[name].default
+        return found if default is None else [*found, (ConfigSource.DEFAULT, default)]
 
     def integer(self, name: str) -> int:
         value = self[name]
@@ -375,10 +451,69 @@ class Settings:
 
     def for_topic(self, overrides: Mapping[str, str]) -> Settings:
         """The same with a topic's own values in place of the broker's defaults."""
-        given = {find(name, TOPIC_SETTINGS).name: text for name, text in overrides.items()}
-        merged = Settings(given)
-        merged.given = {**self.given, **merged.given}
-        return merged
+        return self._with({ConfigSource.TOPIC: _parsed(overrides, TOPIC_SETTINGS)})
+
+    def for_stored_topic(self, overrides: Mapping[str, str]) -> Settings:
+        """The same for what the store has of a topic, as far as this broker understands it."""
+        return self._with({ConfigSource.TOPIC: _understood(overrides, TOPIC_SETTINGS)})
+
+    def at_run_time(self, *, own: Mapping[str, str], everyones: Mapping[str, str]) -> Settings:
+        """The same had these been set at run time, for this broker and for all of them."""
+        return self._with(
+            {
+                ConfigSource.DYNAMIC_BROKER: _parsed(own, SETTINGS),
+                ConfigSource.DYNAMIC_DEFAULT_BROKER: _parsed(everyones, SETTINGS),
+            }
+        )
+
+    def from_file(self) -> Settings:
+        """What this broker was started with."""
+        return self._with({source: {} for source in PRECEDENCE[:-1]})
+
+    def change(self, *, own: Mapping[str, str], everyones: Mapping[str, str]) -> None:
+        """From now on these are what was set at run time.
+
+        They come from the store, where a broker of another version may have written them: what
+        this one does not know, or reads only at start, does not count here.
+        """
+        for source, given in (
+            (ConfigSource.DYNAMIC_BROKER, own),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, everyones),
+        ):
+            understood = _understood(given, SETTINGS)
+            self._layers[source] = {
+                name: value for name, value in understood.items() if SETTINGS[name].is_dynamic
+            }
+        self._merge()
+
+    def _with(self, layers: Layers) -> Settings:
+        other = Settings({})
+        other._layers = {**self._layers, **layers}
+        other._merge()
+        return other
+
+    def _merge(self) -> None:
+        self._values: dict[str, Value] = {}
+        for source in reversed(PRECEDENCE):
+            self._values |= self._layers.get(source, {})
+
+
+def _parsed(given: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, Value]:
+    found = {}
+    for name, text in given.items():
+        setting = find(name, table)
+        found[setting.name] = setting.parse(text)
+    return found
+
+
+def _understood(given: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name, text in given.items():
+        try:
+            found |= _parsed({name: text}, table)
+        except BadSetting as refusal:
+            logger.warning("a setting in the store is not used: %s", refusal)
+    return found
 
 
 def parse_properties(text: str) -> dict[str, str]:

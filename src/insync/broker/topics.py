@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker.assignment import assign
 from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
-from insync.broker.in_sync import rule_of
-from insync.broker.settings import TOPIC_SETTINGS, Settings
+from insync.broker.in_sync import concerns_rule, rule_of
+from insync.broker.settings import TOPIC_SETTINGS, Settings, text_of
 from insync.metadata import paths
 from insync.metadata.errors import BadTopicName, Conflict
 from insync.metadata.records import TopicRecord, encode_config, encode_state
@@ -40,7 +40,6 @@ from insync.wire.any_version import Values
 REPLICATION_FACTOR_DEFAULT = 3
 PARTITIONS_MAX = 10_000  # of one topic: one step of the store makes, or deletes, them all
 ATTEMPTS_MAX = 10
-TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG = 1, 4, 5  # where a setting comes from
 
 
 class TopicRefused(Exception):
@@ -82,7 +81,9 @@ class Topics:
     async def create(self, wanted: Wanted, *, validate_only: bool = False) -> TopicRecord:
         try:
             path = paths.topic(wanted.name)
-            rule_of(self._settings.for_topic(wanted.config or {}))
+            settings = self._settings.for_topic(wanted.config or {})
+            if concerns_rule(wanted.config or {}):
+                rule_of(settings)
         except BadTopicName as refusal:
             raise TopicRefused(ErrorCode.invalid_topic_exception, str(refusal)) from None
         except BadSetting as refusal:
@@ -178,18 +179,11 @@ class Topics:
 
     def settings_of(self, overrides: Mapping[str, str]) -> list[Values]:
         """A topic's settings and where each comes from, as CreateTopics tells them."""
-        broker, effective = self._settings, self._settings.for_topic(overrides)
+        effective = self._settings.for_topic(overrides)
         found: list[Values] = []
         for name, setting in sorted(TOPIC_SETTINGS.items()):
-            source = STATIC_BROKER_CONFIG if setting.name in broker.given else DEFAULT_CONFIG
-            value = effective[setting.name]
-            found.append(
-                {
-                    "name": name,
-                    "value": str(value).lower() if isinstance(value, bool) else str(value),
-                    "config_source": TOPIC_CONFIG if name in overrides else source,
-                }
-            )
+            source, value = effective.sources(setting.name)[0]
+            found.append({"name": name, "value": text_of(value), "config_source": source})
         return found
 
     def _known(self, name: str) -> tuple[TopicRecord, Entry]:

@@ -6,7 +6,8 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from insync.client.admin import ConfigSource, ConfigValue, Partition, Topic
+from insync.client.admin import ConfigValue, Partition, Topic
+from insync.wire.configs import ConfigSource
 
 COLLISION = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') "

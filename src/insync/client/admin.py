@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,30 +15,12 @@ from insync.client.connection import Disconnected
 from insync.rules.values import BrokerId
 from insync.wire.any_version import Values
 from insync.wire.apis import Api
+from insync.wire.configs import Alteration, ConfigSource, Resource
 
 TopicPartition = tuple[str, int]
 
-TOPIC_RESOURCE: Final = 2
 PARTITIONS_PER_ANSWER: Final = 2_000
 NOBODY: Final = -1
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
-
-    UNKNOWN = 0
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_BROKER_LOGGER = 6
-    CLIENT_METRICS = 7
-    GROUP = 8
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConfigSource:  # noqa: ARG003
-        return cls.UNKNOWN  # of a newer broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +29,17 @@ class ConfigValue:
     value: str | None  # None: not told, because it is secret
     source: ConfigSource
     is_read_only: bool
+    is_sensitive: bool = False
+    synonyms: tuple[Synonym, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """A value that counts, or would if those before it were gone, and where it comes from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +187,7 @@ class Admin:
         if not names:
             return {}
         resources = [
-            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
+            {"resource_type": Resource.TOPIC, "resource_name": name, "configuration_keys": None}
             for name in names
         ]
 
@@ -211,7 +203,55 @@ class Admin:
             found[result.resource_name] = {each.name: _config(each) for each in result.configs}
         return found
 
+    async def configs(self, kind: Resource, name: str) -> list[ConfigValue]:
+        """All settings of a topic, of a broker (by its id), or (without a name) of all brokers."""
+        asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        values = {"resources": [asked], "include_synonyms": True}
+
+        async def attempt() -> Any:
+            answer = await self._ask_owner(kind, name, Api.DESCRIBE_CONFIGS, values)
+            for result in answer.results:
+                _check(result, f"settings of {name!r}")
+            return answer
+
+        answer = await self._connections.operation(attempt)
+        return sorted(
+            (_config(each) for result in answer.results for each in result.configs),
+            key=lambda each: each.name,
+        )
+
     # What is to be.
+
+    async def alter_configs(
+        self,
+        kind: Resource,
+        name: str,
+        *,
+        given: Mapping[str, str],
+        deleted: Sequence[str] = (),
+        validate_only: bool = False,
+    ) -> str:
+        """Set some and delete some, all or none; returns what the broker warns of."""
+        configs = [
+            *({"name": n, "config_operation": Alteration.SET, "value": given[n]} for n in given),
+            *({"name": n, "config_operation": Alteration.DELETE, "value": None} for n in deleted),
+        ]
+        resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+        values = {"resources": [resource], "validate_only": validate_only}
+
+        async def attempt() -> str:
+            answer = await self._ask_owner(kind, name, Api.INCREMENTAL_ALTER_CONFIGS, values)
+            for result in answer.responses:
+                _check(result, f"settings of {name!r}")
+            return "; ".join(each.error_message for each in answer.responses if each.error_message)
+
+        return await self._connections.operation(attempt)
+
+    async def _ask_owner(self, kind: Resource, name: str, api: Api, values: Values) -> Any:
+        """A broker alone knows its own file, so questions about one go to it."""
+        if kind is Resource.BROKER and name:
+            return await self._connections.ask_broker(int(name), api, values)
+        return await self._connections.ask(api, values)
 
     async def create_topic(self, topic: NewTopic) -> None:
         values = {
@@ -321,4 +361,9 @@ def _config(values: Any) -> ConfigValue:
         value=values.value,
         source=ConfigSource(values.config_source),
         is_read_only=values.read_only,
+        is_sensitive=values.is_sensitive,
+        synonyms=tuple(
+            Synonym(name=each.name, value=each.value, source=ConfigSource(each.source))
+            for each in values.synonyms
+        ),
     )

@@ -54,6 +54,10 @@ class NotOffered(Refusal):
     """The broker does not know this request, or not in a version that we do."""
 
 
+class NoSuchBroker(Refusal):
+    """The cluster does not tell of a living broker with this id."""
+
+
 class Refused(Refusal):
     """The cluster answered with an error: its own words, and the code."""
 
@@ -150,6 +154,15 @@ class Connections:
             await self.metadata([])
         address = self._addresses.get(-1 if self._controller is None else self._controller)
         return await self._ask(address or await self._somebody(), api, values)
+
+    async def ask_broker(self, broker: int, api: Api, values: Values) -> Any:
+        """The answer of just this one."""
+        if broker not in self._addresses:
+            await self.metadata([])
+        if broker not in self._addresses:
+            known = ", ".join(str(each) for each in sorted(self._addresses))
+            raise NoSuchBroker(f"there is no broker {broker} now; there are {known}")
+        return await self._ask(self._addresses[broker], api, values)
 
     async def metadata(self, names: Sequence[str] | None) -> Any:
         """Metadata of these topics or (None) all; who leads the cluster is noted on the way."""

@@ -35,6 +35,7 @@ from insync.rules.values import BrokerId, Incarnation
 STEP_MAX = 5_000  # partitions changed in one step: the store's lock is held meanwhile
 RETRY_MS = 50
 CONCERNS = (paths.CONTROLLER, paths.BROKER_IDS, paths.RESIGNATIONS, paths.COOLING)
+UNCLEAN = "unclean.leader.election.enable"
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,28 @@ class Controller:
         if rebalance is not None:
             self._tasks.append(loop.create_task(self._remember_to_rebalance(rebalance)))
 
+    def change(
+        self,
+        *,
+        unclean_default: bool,
+        rebalance: Rebalance | None,
+        cooldown_ms: int = COOLDOWN_MS_DEFAULT,
+    ) -> None:
+        """Settings were changed at run time: what they allow now is looked for now."""
+        self._cool_down.last(cooldown_ms)
+        if unclean_default != self._unclean_default:
+            self._unclean_default = unclean_default
+            self._wake.set()
+        if rebalance != self._rebalance:
+            self._rebalance = rebalance
+            run, *reminders = self._tasks
+            for task in reminders:
+                task.cancel()
+            self._tasks = [run]
+            if rebalance is not None:
+                remembering = self._remember_to_rebalance(rebalance)
+                self._tasks.append(asyncio.get_running_loop().create_task(remembering))
+
     async def stop(self) -> None:
         self._unwatch()
         self._cool_down.forget()
@@ -74,7 +97,8 @@ class Controller:
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            if change.path.startswith(CONCERNS):
+            is_allowed = change.path.startswith(paths.TOPIC_CONFIGS) and _may_allow_unclean(change)
+            if is_allowed or change.path.startswith(CONCERNS):
                 self._wake.set()
 
     async def _run(self) -> None:
@@ -268,5 +292,9 @@ class Controller:
     def _is_unclean(self, topic: str) -> bool:
         entry = self._store.get(paths.topic_config(topic))
         config = {} if entry is None else decode_config(entry.value)
-        setting = config.get("unclean.leader.election.enable")
+        setting = config.get(UNCLEAN)
         return self._unclean_default if setting is None else setting.lower() == "true"
+
+
+def _may_allow_unclean(change: Change) -> bool:
+    return change.after is not None and UNCLEAN.encode() in change.after.value

@@ -81,6 +81,10 @@ class CoolDown:
         self._over_at_s: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    def last(self, cooldown_ms: int) -> None:
+        """For as long from now on; who cools already cools on as was said."""
+        self._cooldown_s = cooldown_ms / 1_000
+
     def over(self, paths_now: Iterable[str]) -> list[str]:
         """Of those that cool now, who has done so for long enough."""
         loop = asyncio.get_running_loop()

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
 from insync.broker.awake import Awake
 from insync.broker.cluster_view import ClusterView
+from insync.broker.configs import Configs
 from insync.broker.fetch import Fetch
 from insync.broker.fetch_sessions import FetchSessions
 from insync.broker.follower_fetch import FollowerFetchers
@@ -108,6 +110,7 @@ class Node:
         cluster_id = await self._once(paths.CLUSTER_ID, self._new_id())
         secret = await self._once(paths.CLUSTER_SECRET, world.random.randbytes(SECRET_BITS // 8))
         self.view = ClusterView(store)
+        self._take_settings()
         self.directory = LogDirectory.open(
             world.disk,
             self.settings.text("log.dirs"),
@@ -127,6 +130,7 @@ class Node:
             awake=self.awake,
             wall_ms=world.wall_ms,
         )
+        self.view.config_listeners.append(self._on_configs)
         self.fetchers = FollowerFetchers(
             replicas=self.replicas,
             view=self.view,
@@ -141,6 +145,9 @@ class Node:
             replicas=self.replicas,
             view=self.view,
             topics=self.topics,
+            configs=Configs(
+                broker=self.broker, store=store, view=self.view, settings=self.settings
+            ),
             producer_ids=ProducerIds(store),
             settings=self.settings,
             cluster_id=cluster_id.decode(),
@@ -165,6 +172,7 @@ class Node:
             rebalance=self._rebalance(),
             cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
         )
+        self.view.config_listeners.append(self._tell_controller)
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._keep_up_checkpoints()),
@@ -199,6 +207,26 @@ class Node:
             slots=self.settings.integer("max.incremental.fetch.session.cache.slots"),
             new_id=lambda: self.world.random.getrandbits(31),
         )
+
+    # Settings changed at run time.
+
+    def _take_settings(self) -> None:
+        configs = self.view.broker_configs
+        self.settings.change(own=configs.get(self.broker, {}), everyones=configs.get(None, {}))
+
+    def _on_configs(self, topics: AbstractSet[str] | None) -> None:
+        if topics is None:
+            self._take_settings()
+        self.directory.take_configs(topics)
+        self.replicas.settings_changed(topics)
+
+    def _tell_controller(self, topics: AbstractSet[str] | None) -> None:
+        if topics is None:
+            self.controller.change(
+                unclean_default=self.settings.flag("unclean.leader.election.enable"),
+                rebalance=self._rebalance(),
+                cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
+            )
 
     # Being one of the cluster.
 
@@ -272,7 +300,7 @@ class Node:
         )
 
     def _log_config(self, topic: str) -> LogConfig:
-        settings = self.settings.for_topic(self.view.topic_configs.get(topic, {}))
+        settings = self.settings.for_stored_topic(self.view.topic_configs.get(topic, {}))
         return LogConfig(
             segment_bytes=settings.integer("log.segment.bytes"),
             segment_ms=settings.integer("log.roll.ms"),
@@ -300,10 +328,9 @@ class Node:
 
     async def _keep_up_checkpoints(self) -> None:
         """Note what is committed and what is flushed, so that the next start has little to do."""
-        flush_ms = self.settings.integer("log.flush.interval.ms")
-        interval_s = min(CHECKPOINT_INTERVAL_MS, flush_ms) / 1_000
         while True:
-            await asyncio.sleep(interval_s)
+            flush_ms = self.settings.integer("log.flush.interval.ms")
+            await asyncio.sleep(min(CHECKPOINT_INTERVAL_MS, flush_ms) / 1_000)
             await self._in_thread(self._write_checkpoints)
 
     def _write_checkpoints(self) -> None:

@@ -19,6 +19,7 @@ import binascii
 import logging
 import re
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from threading import Lock
 from typing import Final
 from uuid import UUID
@@ -141,6 +142,15 @@ class LogDirectory:
         log = self._open_log(topic, name, now_ms=now_ms, recovery_point=0)
         self.logs[key], self.topic_ids[key] = log, topic_id
         return log
+
+    def take_configs(self, topics: AbstractSet[str] | None) -> None:
+        """Let the open logs of these topics, or (None) of all, go by their settings of now."""
+        configs: dict[str, LogConfig] = {}
+        for (topic, _), log in self.logs.items():
+            if topics is None or topic in topics:
+                if topic not in configs:
+                    configs[topic] = self._config_of(topic)
+                log.config = configs[topic]
 
     def delete(self, topic: str, partition: int) -> None:
         """Take a log out of use at once; `remove_deleted` frees its space."""

@@ -21,7 +21,9 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
@@ -45,7 +47,10 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
         Api.DELETE_TOPICS: _through(1, 6),
         Api.INIT_PRODUCER_ID: _through(0, 5),
         Api.OFFSET_FOR_LEADER_EPOCH: _through(2, 4),
+        Api.DESCRIBE_CONFIGS: _through(1, 4),
+        Api.ALTER_CONFIGS: _through(0, 2),
         Api.CREATE_PARTITIONS: _through(0, 3),
+        Api.INCREMENTAL_ALTER_CONFIGS: _through(0, 1),
         Api.DESCRIBE_CLUSTER: _through(0, 2),
         Api.BROKER_HELLO: _through(0, 0),
     }
@@ -54,7 +59,6 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
 # What our tools ask of other people's brokers and ours do not answer yet.
 ASKED_OF_OTHERS: Final[Mapping[Api, range]] = MappingProxyType(
     {
-        Api.DESCRIBE_CONFIGS: _through(1, 4),
         Api.LIST_PARTITION_REASSIGNMENTS: _through(0, 0),
         Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
     }
@@ -75,7 +79,9 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
     Api.INIT_PRODUCER_ID: 2,
     Api.OFFSET_FOR_LEADER_EPOCH: 4,
     Api.DESCRIBE_CONFIGS: 4,
+    Api.ALTER_CONFIGS: 2,
     Api.CREATE_PARTITIONS: 2,
+    Api.INCREMENTAL_ALTER_CONFIGS: 1,
     Api.LIST_PARTITION_REASSIGNMENTS: 0,
     Api.DESCRIBE_CLUSTER: 0,
     Api.DESCRIBE_TOPIC_PARTITIONS: 0,
