@@ -1,0 +1,297 @@
+"""`insync configs`: kafka-configs' flags and lines, on our brokers and on Apache Kafka's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from insync.broker.properties import read_properties
+from insync.cli.admin import BootstrapServer, CommandConfig, ask
+from insync.cli.answer import Answer, JsonFlag, WrongUsage
+from insync.client.admin import Admin, ConfigValue
+from insync.rules.refusals import Refusal
+from insync.wire.configs import ConfigSource, Resource
+
+ENTITY_TYPES: Mapping[str, Resource] = {"topics": Resource.TOPIC, "brokers": Resource.BROKER}
+KAFKAS_TYPES = ("broker-loggers", "users", "clients", "ips", "groups", "client-metrics")
+BROKER_MAX = 2**31 - 1
+# As Kafka's tools name them.
+SOURCE_NAMES: Mapping[ConfigSource, str] = {
+    ConfigSource.TOPIC: "DYNAMIC_TOPIC_CONFIG",
+    ConfigSource.DYNAMIC_BROKER: "DYNAMIC_BROKER_CONFIG",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    ConfigSource.STATIC_BROKER: "STATIC_BROKER_CONFIG",
+    ConfigSource.DEFAULT: "DEFAULT_CONFIG",
+}
+
+
+class NotSet(Refusal):
+    """A setting that is to be deleted was not set there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """Who has settings; without a name the default of all brokers."""
+
+    kind: Resource
+    name: str
+
+    @property
+    def noun(self) -> str:
+        return "topic" if self.kind is Resource.TOPIC else "broker"
+
+    @property
+    def is_default(self) -> bool:
+        return not self.name
+
+    @property
+    def own_source(self) -> ConfigSource:
+        """Where a value comes from that was set for just this one."""
+        if self.kind is Resource.TOPIC:
+            return ConfigSource.TOPIC
+        if self.is_default:
+            return ConfigSource.DYNAMIC_DEFAULT_BROKER
+        return ConfigSource.DYNAMIC_BROKER
+
+
+def register(on: typer.Typer) -> None:
+    on.command("configs")(configs)
+
+
+def configs(
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    *,
+    alter: Annotated[bool, typer.Option("--alter", help="Change settings.")] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="Show what was set.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show every setting.")] = False,
+    entity_type: Annotated[
+        str | None, typer.Option(metavar="topics|brokers", help="Whose settings.")
+    ] = None,
+    entity_name: Annotated[
+        str | None, typer.Option(help="A topic's name, or a broker's id.")
+    ] = None,
+    entity_default: Annotated[
+        bool, typer.Option("--entity-default", help="The default of all brokers.")
+    ] = False,
+    topic: Annotated[str | None, typer.Option(help="The settings of this topic.")] = None,
+    broker: Annotated[str | None, typer.Option(help="The settings of this broker.")] = None,
+    broker_defaults: Annotated[
+        bool, typer.Option("--broker-defaults", help="The default of all brokers.")
+    ] = False,
+    add_config: Annotated[
+        str | None, typer.Option(metavar="K=V,K=[V,V],...", help="Settings to set.")
+    ] = None,
+    add_config_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings to set, from a file.")
+    ] = None,
+    delete_config: Annotated[
+        str | None, typer.Option(metavar="K,K,...", help="Settings to take away.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Show and change settings of topics and brokers, with kafka-configs' flags."""
+    if alter == describe:
+        raise WrongUsage("give exactly one of --alter, --describe")
+    kind, name = _meant(
+        entity_type=entity_type,
+        entity_name=entity_name,
+        entity_default=entity_default,
+        topic=topic,
+        broker=broker,
+        broker_defaults=broker_defaults,
+    )
+    if describe:
+        if add_config is not None or add_config_file is not None or delete_config is not None:
+            raise WrongUsage("--describe changes nothing; use --alter")
+        data, view = ask(
+            bootstrap_server, command_config, lambda admin: _describe(admin, kind, name, all_)
+        )
+        return Answer(data=data, view=view, as_json=as_json)
+    if all_:
+        raise WrongUsage("--all does not go with --alter")
+    if name is None:
+        raise WrongUsage("--alter needs --entity-name or --entity-default")
+    if add_config is not None and add_config_file is not None:
+        raise WrongUsage("--add-config does not go with --add-config-file")
+    given = _pairs(add_config or "")
+    if add_config_file is not None:
+        given = read_properties(add_config_file)
+    deleted = _names(delete_config or "")
+    if not given and not deleted:
+        raise WrongUsage("--alter needs --add-config, --add-config-file or --delete-config")
+    both = sorted(set(given) & set(deleted))
+    if both:
+        raise WrongUsage(f"{both[0]} is both set and deleted")
+    entity = Entity(kind=kind, name=name)
+    data, view = ask(
+        bootstrap_server, command_config, lambda admin: _alter(admin, entity, given, deleted)
+    )
+    return Answer(data=data, view=view, as_json=as_json)
+
+
+# Is this a command line that means something?
+
+
+def _meant(
+    *,
+    entity_type: str | None,
+    entity_name: str | None,
+    entity_default: bool,
+    topic: str | None,
+    broker: str | None,
+    broker_defaults: bool,
+) -> tuple[Resource, str | None]:
+    """The kind of entity and its name: "" for the default, None for all there are."""
+    given = {
+        "--entity-type": entity_type is not None,
+        "--topic": topic is not None,
+        "--broker": broker is not None,
+        "--broker-defaults": broker_defaults,
+    }
+    chosen = [flag for flag, is_given in given.items() if is_given]
+    if len(chosen) != 1:
+        raise WrongUsage(f"give exactly one of {', '.join(given)}")
+    if entity_type is None:
+        if entity_name is not None or entity_default:
+            raise WrongUsage("--entity-name and --entity-default go with --entity-type")
+        if broker_defaults:
+            return Resource.BROKER, ""
+        kind, name = (Resource.BROKER, broker) if topic is None else (Resource.TOPIC, topic)
+        return kind, _checked_name(kind, name)
+    if entity_name is not None and entity_default:
+        raise WrongUsage("--entity-name does not go with --entity-default")
+    kind = _kind(entity_type)
+    if entity_default and kind is Resource.TOPIC:
+        raise WrongUsage("topics have no default of their own; set it for brokers")
+    return kind, "" if entity_default else _checked_name(kind, entity_name)
+
+
+def _kind(entity_type: str) -> Resource:
+    if entity_type in ENTITY_TYPES:
+        return ENTITY_TYPES[entity_type]
+    known = " or ".join(ENTITY_TYPES)
+    why = "are not configured with insync" if entity_type in KAFKAS_TYPES else "is not known"
+    raise WrongUsage(f"--entity-type: {entity_type!r} {why}; use {known}")
+
+
+def _checked_name(kind: Resource, name: str | None) -> str | None:
+    if name is None:
+        return None
+    if not name:
+        raise WrongUsage("a name is empty; --entity-default means all brokers")
+    if kind is Resource.BROKER:
+        is_number = name.isascii() and name.isdecimal() and len(name) <= len(str(BROKER_MAX))
+        if not is_number or int(name) > BROKER_MAX:
+            raise WrongUsage(f"{name!r} is no broker id")
+        return str(int(name))
+    return name
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """`k=v,k2=[a,b]`: brackets keep commas together."""
+    found = {}
+    for pair in re.split(r",(?![^\[\]]*\])", text) if text.strip() else []:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise WrongUsage(f"--add-config: {pair!r} is not of the form KEY=VALUE")
+        value = value.strip()
+        is_bracketed = value.startswith("[") and value.endswith("]")
+        found[name.strip()] = value[1:-1] if is_bracketed else value
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+# What is asked of the cluster.
+
+Told = tuple[object, str]  # for scripts, for people
+
+
+async def _describe(admin: Admin, kind: Resource, name: str | None, every: object) -> Told:
+    entities = [Entity(kind=kind, name=name)] if name is not None else await _all(admin, kind)
+    rows, lines = [], []
+    for entity in entities:
+        found = await admin.configs(entity.kind, entity.name)
+        shown = [each for each in found if every or each.source is entity.own_source]
+        rows.append(
+            {
+                "entity_type": f"{entity.noun}s",
+                "entity_name": None if entity.is_default else entity.name,
+                "configs": [_row(each) for each in shown],
+            }
+        )
+        if entity.is_default:
+            lines.append("Default configs for brokers in the cluster are:")
+        else:
+            which = "All" if every else "Dynamic"
+            lines.append(f"{which} configs for {entity.noun} {entity.name} are:")
+        lines += [_line(each) for each in shown]
+    return rows, "".join(f"{line}\n" for line in lines)
+
+
+async def _all(admin: Admin, kind: Resource) -> list[Entity]:
+    if kind is Resource.TOPIC:
+        names = [topic.name for topic in await admin.topics()]
+    else:
+        names = [str(number) for number in sorted(each.number for each in await admin.brokers())]
+        names.append("")  # and what counts for all of them
+    return [Entity(kind=kind, name=name) for name in names]
+
+
+def _source_name(source: ConfigSource) -> str:
+    return SOURCE_NAMES.get(source, source.name)
+
+
+def _row(config: ConfigValue) -> dict[str, object]:
+    return {
+        "name": config.name,
+        "value": config.value,
+        "source": _source_name(config.source),
+        "read_only": config.is_read_only,
+        "sensitive": config.is_sensitive,
+        "synonyms": [
+            {"name": each.name, "value": each.value, "source": _source_name(each.source)}
+            for each in config.synonyms
+        ],
+    }
+
+
+def _line(config: ConfigValue) -> str:
+    synonyms = ", ".join(
+        f"{_source_name(each.source)}:{each.name}={_shown(each.value)}" for each in config.synonyms
+    )
+    is_sensitive = str(config.is_sensitive).lower()
+    value = _shown(config.value)
+    return f"  {config.name}={value} sensitive={is_sensitive} synonyms={{{synonyms}}}"
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+async def _alter(
+    admin: Admin, entity: Entity, given: Mapping[str, str], deleted: Sequence[str]
+) -> Told:
+    if deleted:
+        found = await admin.configs(entity.kind, entity.name)
+        own = {each.name for each in found if each.source is entity.own_source}
+        missing = [name for name in deleted if name not in own]
+        if missing:
+            raise NotSet(f"Invalid config(s): {','.join(missing)}: not set there")
+    warning = await admin.alter_configs(entity.kind, entity.name, given=given, deleted=deleted)
+    done = (
+        "Completed updating default config for brokers in the cluster."
+        if entity.is_default
+        else f"Completed updating config for {entity.noun} {entity.name}."
+    )
+    lines = [*([f"WARNING: {warning}"] if warning else []), done]
+    data = {"set": dict(given), "deleted": list(deleted), "warning": warning or None}
+    return data, "".join(f"{line}\n" for line in lines)

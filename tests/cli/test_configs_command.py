@@ -1,0 +1,102 @@
+"""`insync configs` before it asks anybody: which flags mean something, and the lines it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from insync.cli import configs
+from insync.cli import main as cli
+from insync.client.admin import ConfigValue, Synonym
+from insync.wire.configs import ConfigSource
+
+NOBODY = "127.0.0.1:1"  # no port that anybody serves: whoever asks there finds out
+TOPIC = "--alter", "--topic", "t"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["configs", "--bootstrap-server", NOBODY, *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "exactly one of --alter, --describe"),
+        (["--alter", "--describe", "--topic", "t"], "exactly one of --alter, --describe"),
+        (["--describe"], "exactly one of --entity-type"),
+        (["--describe", "--topic", "t", "--broker", "1"], "exactly one of --entity-type"),
+        (["--describe", "--topic", "t", "--entity-name", "t"], "go with --entity-type"),
+        (["--describe", "--entity-type", "topic"], "'topic' is not known; use topics or brokers"),
+        (["--describe", "--entity-type", "users"], "'users' are not configured with insync"),
+        (["--describe", "--entity-type", "topics", "--entity-default"], "no default of their own"),
+        (
+            ["--describe", "--entity-type", "brokers", "--entity-default", "--entity-name", "1"],
+            "--entity-name does not go with --entity-default",
+        ),
+        (["--describe", "--broker", "one"], "'one' is no broker id"),
+        (["--describe", "--broker", "-1"], "'-1' is no broker id"),
+        (["--describe", "--broker", "2147483648"], "is no broker id"),
+        (["--describe", "--topic", ""], "a name is empty"),
+        (["--describe", "--topic", "t", "--add-config", "a=b"], "use --alter"),
+        (["--alter", "--topic", "t", "--all", "--add-config", "a=b"], "--all does not go"),
+        (["--alter", "--entity-type", "topics", "--add-config", "a=b"], "needs --entity-name"),
+        ([*TOPIC], "needs --add-config"),
+        ([*TOPIC, "--add-config", " "], "needs --add-config"),
+        ([*TOPIC, "--add-config", "a=b", "--add-config-file", "f"], "does not go with"),
+        ([*TOPIC, "--add-config", "a"], "'a' is not of the form KEY=VALUE"),
+        ([*TOPIC, "--add-config", "a=[b,c"], "'c' is not of the form KEY=VALUE"),
+        ([*TOPIC, "--add-config", "=b"], "not of the form KEY=VALUE"),
+        ([*TOPIC, "--add-config", "a=b", "--delete-config", "a"], "both set and deleted"),
+    ],
+)
+def test_flags_that_mean_nothing_are_wrong_usage(
+    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+) -> None:
+    code, out, err = run(capsys, *flags)
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_or_is_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    code, _, err = run(capsys, *TOPIC, "--add-config-file", str(missing))
+    assert (code, err) == (1, f"insync: cannot read {missing}: No such file or directory\n")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    code, _, err = run(capsys, *TOPIC, "--add-config-file", str(binary))
+    assert (code, err) == (1, f"insync: {binary} is not UTF-8 text\n")
+
+
+def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *TOPIC, "--add-config", "retention.ms=1")
+    assert (code, out) == (1, "")
+    assert err == f"insync: cannot reach {NOBODY}: Connection refused\n"
+
+
+def test_brackets_keep_commas_together() -> None:
+    assert configs._pairs("a=1, b=[2,3],c=[],d==e") == {"a": "1", "b": "2,3", "c": "", "d": "=e"}
+    assert configs._names(" a, b,,a ") == ["a", "b"]
+
+
+def test_a_line_is_that_of_kafka_configs() -> None:
+    """As kafka-configs 4.3.1 printed it."""
+    config = ConfigValue(
+        name="retention.ms",
+        value="77",
+        source=ConfigSource.TOPIC,
+        is_read_only=False,
+        synonyms=(
+            Synonym(name="retention.ms", value="77", source=ConfigSource.TOPIC),
+            Synonym(name="log.retention.ms", value=None, source=ConfigSource.DEFAULT),
+        ),
+    )
+    assert configs._line(config) == (
+        "  retention.ms=77 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=77, "
+        "DEFAULT_CONFIG:log.retention.ms=null}"
+    )
