@@ -16,6 +16,7 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio_client import KioClient
 from kio_requests import (
+    ALTER_CONFIGS,
     API_VERSIONS,
     CONSUMER,
     CREATE_PARTITIONS,
@@ -23,9 +24,11 @@ from kio_requests import (
     DEBUG_REPLICA,
     DELETE_TOPICS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
     EARLIEST,
     EARLIEST_LOCAL,
     FETCH,
+    INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     LATEST,
     LATEST_TIERED,
@@ -62,8 +65,11 @@ VERSIONS = {
     OFFSET_FOR_LEADER_EPOCH: (2, 4),
     CREATE_PARTITIONS: (0, 3),
     DESCRIBE_CLUSTER: (0, 2),
+    DESCRIBE_CONFIGS: (1, 4),
+    ALTER_CONFIGS: (0, 2),
+    INCREMENTAL_ALTER_CONFIGS: (0, 1),
 }
-# Transactions and SASL are not offered; groups and configs are not offered yet.
+# Transactions and SASL are not offered; groups are not offered yet.
 NOT_OFFERED = {
     "FindCoordinator": 10,
     "JoinGroup": 11,
@@ -601,3 +607,124 @@ def test_create_partitions_refuses(kio: KioClient, version: int, *, validate_onl
     assert refused(name, 3, [{"broker_ids": (9,)}]) is misplaced
     assert refused(name, 4, [{"broker_ids": (1,)}]) is misplaced, "one place for two partitions"
     assert partition_count(kio, name) == 2
+
+
+# Settings.
+
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+SET, DELETE, APPEND = 0, 1, 2
+LAG = "replica.lag.time.max.ms"
+
+
+def describe(
+    kio: KioClient, version: int, kind: int, name: str, *, keys: list[str] | None = None
+) -> Any:
+    values = {
+        "resources": [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}],
+        "include_synonyms": True,
+        "include_documentation": True,
+    }
+    (result,) = kio.ask(DESCRIBE_CONFIGS, version, values).results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def alter(
+    kio: KioClient,
+    api: int,
+    version: int,
+    kind: int,
+    name: str,
+    *configs: tuple[str, str | None],
+    operation: int = SET,
+    validate_only: bool = False,
+) -> tuple[ErrorCode, str | None]:
+    asked = [{"name": k, "value": v, "config_operation": operation} for k, v in configs]
+    resource = {"resource_type": kind, "resource_name": name, "configs": asked}
+    values = {"resources": [resource], "validate_only": validate_only}
+    (result,) = kio.ask(api, version, values).responses
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result.error_code, result.error_message
+
+
+@every_version(DESCRIBE_CONFIGS)
+def test_describe_configs(kio: KioClient, version: int) -> None:
+    name, _ = make_topic(kio)
+    told = {each.name: each for each in describe(kio, version, TOPIC_RESOURCE, name).configs}
+    lag = told[LAG]
+    assert (lag.value, lag.config_source, lag.read_only, lag.is_sensitive) == (
+        "30000",
+        5,
+        False,
+        False,
+    )
+    assert [(each.name, each.value, each.source) for each in lag.synonyms] == [(LAG, "30000", 5)]
+    if version >= 3:
+        assert lag.config_type == 3
+        assert lag.documentation.startswith("How far, in time")
+    (identity,) = describe(kio, version, BROKER_RESOURCE, "1", keys=["node.id"]).configs
+    assert (identity.value, identity.read_only, identity.config_source) == ("1", True, 4)
+    assert describe(kio, version, TOPIC_RESOURCE, "no-such-topic").error_code is (
+        ErrorCode.unknown_topic_or_partition
+    )
+    assert describe(kio, version, BROKER_RESOURCE, "9").error_code is ErrorCode.invalid_request
+    assert describe(kio, version, 77, "9").error_code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize(
+    ("api", "version"),
+    [
+        (api, version)
+        for api in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS)
+        for version in range(VERSIONS[api][0], VERSIONS[api][1] + 1)
+    ],
+)
+def test_alter_configs(kio: KioClient, api: int, version: int) -> None:
+    name, _ = make_topic(kio)
+
+    def own() -> dict[str, str]:
+        told = describe(kio, 4, TOPIC_RESOURCE, name).configs
+        return {each.name: each.value for each in told if each.config_source == 1}
+
+    of_topic = TOPIC_RESOURCE, name
+    first, second = ("retention.ms", "77"), ("segment.bytes", "2048")
+    assert alter(kio, api, version, *of_topic, first, validate_only=True)[0] is ErrorCode.none
+    assert own() == {}
+    assert alter(kio, api, version, *of_topic, first) == (ErrorCode.none, None)
+    assert alter(kio, api, version, *of_topic, second)[0] is ErrorCode.none
+    assert own() == (dict([second]) if api == ALTER_CONFIGS else dict([first, second]))
+    code, message = alter(kio, api, version, *of_topic, ("retention.m", "77"))
+    assert (code, message) == (
+        ErrorCode.invalid_config,
+        "there is no setting 'retention.m'; did you mean retention.ms?",
+    )
+    code, _ = alter(kio, api, version, TOPIC_RESOURCE, "no-such-topic", first)
+    assert code is ErrorCode.unknown_topic_or_partition
+    code, message = alter(kio, api, version, BROKER_RESOURCE, "1", ("node.id", "2"))
+    assert code is ErrorCode.invalid_config
+    assert message is not None
+    assert "read at start only" in message
+    assert alter(kio, api, version, BROKER_RESOURCE, "", (LAG, "9000"))[0] is ErrorCode.none
+    (told,) = describe(kio, 4, BROKER_RESOURCE, "").configs
+    assert (told.name, told.value, told.config_source) == (LAG, "9000", 3)
+    assert alter(kio, ALTER_CONFIGS, 2, BROKER_RESOURCE, "")[0] is ErrorCode.none
+    assert describe(kio, 4, BROKER_RESOURCE, "").configs == ()
+
+
+@every_version(INCREMENTAL_ALTER_CONFIGS)
+def test_alter_configs_one_by_one(kio: KioClient, version: int) -> None:
+    def done(operation: int, value: str | None) -> ErrorCode:
+        config = (LAG, value)
+        arguments = kio, INCREMENTAL_ALTER_CONFIGS, version, BROKER_RESOURCE, "1", config
+        return alter(*arguments, operation=operation)[0]
+
+    assert done(SET, "8000") is ErrorCode.none
+    assert done(APPEND, "1") is ErrorCode.invalid_config
+    assert done(SET, None) is ErrorCode.invalid_request
+    assert done(7, "1") is ErrorCode.invalid_request
+    assert done(SET, "99999999999") is ErrorCode.invalid_config
+    (told,) = describe(kio, 4, BROKER_RESOURCE, "1", keys=[LAG]).configs
+    assert [(each.source, each.value) for each in told.synonyms] == [(2, "8000"), (5, "30000")]
+    assert done(DELETE, None) is ErrorCode.none
+    (told,) = describe(kio, 4, BROKER_RESOURCE, "1", keys=[LAG]).configs
+    assert (told.value, told.config_source) == ("30000", 5)

@@ -107,6 +107,36 @@ def test_never_when_it_is_off(loop: VirtualLoop) -> None:
     play(loop, story)
 
 
+def test_it_may_be_turned_on_hastened_and_turned_off_meanwhile(loop: VirtualLoop) -> None:
+    async def story(world: World) -> None:
+        controller = await world.begin({0: ABROAD}, None)
+        slow, fast = Rebalance(interval_s=INTERVAL_S), Rebalance(interval_s=10)
+        controller.change(unclean_default=False, rebalance=slow)
+        await asyncio.sleep(INTERVAL_S - 1)
+        controller.change(unclean_default=False, rebalance=None)
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert world.state() == ABROAD
+        controller.change(unclean_default=False, rebalance=slow)
+        controller.change(unclean_default=False, rebalance=fast)
+        await asyncio.sleep(11)
+        assert world.state() == ABROAD.led_by(BrokerId(2))
+
+    play(loop, story)
+
+
+def test_an_unclean_election_that_is_allowed_meanwhile_is_held_at_once(loop: VirtualLoop) -> None:
+    async def story(world: World) -> None:
+        lost = partition(4, 2, isr=(4,), leader=None)
+        controller = await world.begin({0: lost}, None)
+        await asyncio.sleep(1)
+        assert world.state() == lost
+        controller.change(unclean_default=True, rebalance=None)
+        await asyncio.sleep(1)
+        assert (world.state().leader, world.state().isr) == (2, (2,))
+
+    play(loop, story)
+
+
 @pytest.mark.parametrize(("abroad", "returned"), [(1, False), (2, True), (20, True)])
 def test_not_until_more_than_the_percentage_is_led_by_others(
     loop: VirtualLoop,

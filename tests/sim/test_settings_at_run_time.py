@@ -1,0 +1,231 @@
+"""A running leader takes new settings at once: on virtual time, to the millisecond."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from insync.broker.replica import Replica
+from insync.client.admin import Admin, NewTopic
+from insync.client.admin_connections import Connections, Refused
+from insync.rules import isr as isr_rules
+from insync.rules.values import BrokerId
+from insync.sim.clients import SimClient
+from insync.sim.cluster import Cluster
+from insync.sim.virtual_loop import VirtualLoop
+from insync.wire.configs import Resource
+
+LAG, WAIT = "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
+KEY = ("t", 0)
+GONE = BrokerId(3)
+
+
+class World:
+    """Broker 1 leads and 2 follows; 3 follows until its links are cut, and is alive all along."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.cluster = Cluster(loop, Random(5), settings={LAG: "4000"})  # noqa: S311
+
+    async def start(self) -> None:
+        for number in self.cluster.brokers:
+            await self.cluster.start(number)
+        await asyncio.sleep(1)
+        connections = Connections(self.cluster.network.host(100), self.cluster.addresses)
+        self.admin = Admin(connections)
+        await self.admin.create_topic(NewTopic(name="t", assignment=[[1, 2, 3]]))
+        self.client = SimClient(self.cluster, 101, KEY, Random(1))  # noqa: S311
+        assert await self.client.append([b"before"]) == 0
+        await asyncio.sleep(1)
+
+    def replica(self, number: int = 1) -> Replica:
+        node = self.cluster.brokers[number].node
+        assert node is not None
+        return node.replicas.held[KEY]
+
+    async def stop_the_third(self) -> int:
+        """Returns when the leader last saw it level, in the leader's milliseconds."""
+        for other in (1, 2):
+            self.cluster.network.cut(GONE, other)
+        # Until what was under way is done and the leader's end is past it.
+        await asyncio.sleep(0.3)
+        await self.client.append_once([b"after"])
+        term = self.replica().term
+        assert term is not None
+        assert term.followers[GONE].end < term.end
+        return term.followers[GONE].caught_up_at_ms
+
+    async def left_at_ms(self) -> int:
+        """When the leader decides that the third is out."""
+        while True:
+            term = self.replica().term
+            assert term is not None
+            if GONE not in isr_rules.proposed(term.isr):
+                return self.loop.clock_ms()
+            await asyncio.sleep(0.001)
+
+    async def set(self, kind: Resource, name: str, **values: str) -> None:
+        given = {key.replace("_", "."): value for key, value in values.items()}
+        await self.admin.alter_configs(kind, name, given=given)
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    world = World(loop)
+
+    async def whole() -> None:
+        await world.start()
+        async with world.admin:
+            await story(world)
+
+    loop.run_until_complete(whole())
+    assert world.cluster.mishaps == []
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+OWNERS = {
+    "its topic": (Resource.TOPIC, "t"),
+    "its broker": (Resource.BROKER, "1"),
+    "all brokers": (Resource.BROKER, ""),
+}
+
+
+@pytest.mark.parametrize("owner", OWNERS.values(), ids=OWNERS)
+@pytest.mark.parametrize("lag_ms", [1_500, 9_000])
+def test_the_deadline_moves_with_the_limit(owner: tuple[Resource, str], lag_ms: int) -> None:
+    async def story(world: World) -> None:
+        level_at_ms = await world.stop_the_third()
+        await world.set(*owner, replica_lag_time_max_ms=str(lag_ms))
+        left_at_ms = await world.left_at_ms()
+        # Asked every millisecond: it is seen in the one it happens in, or in the next.
+        assert left_at_ms - (level_at_ms + lag_ms + 1) in (0, 1)
+        assert world.cluster.brokers[3].node is not None
+
+    play(story)
+
+
+def test_a_limit_that_has_passed_already_counts_at_once() -> None:
+    async def story(world: World) -> None:
+        level_at_ms = await world.stop_the_third()
+        await asyncio.sleep(2)
+        began_ms = world.loop.clock_ms()
+        assert GONE in isr_rules.proposed(world.replica().term.isr)  # type: ignore[union-attr]
+        await world.set(Resource.BROKER, "", replica_lag_time_max_ms="1000")
+        left_at_ms = await world.left_at_ms()
+        assert level_at_ms + 1_001 < began_ms <= left_at_ms <= began_ms + 200
+
+    play(story)
+
+
+def test_a_value_taken_back_leaves_what_the_file_says() -> None:
+    async def story(world: World) -> None:
+        await world.set(Resource.TOPIC, "t", replica_lag_time_max_ms="1000")
+        level_at_ms = await world.stop_the_third()
+        await world.admin.alter_configs(Resource.TOPIC, "t", given={}, deleted=[LAG])
+        assert await world.left_at_ms() - (level_at_ms + 4_001) in (0, 1)
+
+    play(story)
+
+
+def test_min_isr_and_the_largest_batch_count_at_once() -> None:
+    async def story(world: World) -> None:
+        await world.set(Resource.TOPIC, "t", min_insync_replicas="3", max_message_bytes="99")
+        for number in world.cluster.brokers:
+            assert (world.replica(number).min_isr, world.replica(number).batch_bytes_max) == (3, 99)
+        await world.set(Resource.BROKER, "", message_max_bytes="98", min_insync_replicas="2")
+        assert (world.replica().min_isr, world.replica().batch_bytes_max) == (3, 99)
+        names = ["min.insync.replicas", "max.message.bytes"]
+        await world.admin.alter_configs(Resource.TOPIC, "t", given={}, deleted=names)
+        assert (world.replica().min_isr, world.replica().batch_bytes_max) == (2, 98)
+
+    play(story)
+
+
+def test_open_logs_take_sizes_and_ages() -> None:
+    async def story(world: World) -> None:
+        await world.set(Resource.BROKER, "", log_segment_bytes="2048", log_retention_ms="77")
+        await world.set(Resource.TOPIC, "t", segment_bytes="4096")
+        for number in world.cluster.brokers:
+            config = world.replica(number).log.config
+            assert (config.segment_bytes, config.retention_ms) == (4_096, 77)
+
+    play(story)
+
+
+def test_settings_outlive_a_restart_and_belong_to_their_broker() -> None:
+    async def story(world: World) -> None:
+        await world.set(Resource.BROKER, "2", replica_fetch_wait_max_ms="150")
+        await world.set(Resource.BROKER, "", replica_fetch_wait_max_ms="160")
+        world.cluster.kill(2)
+        await asyncio.sleep(1)
+        await world.cluster.start(2)
+        waits = {}
+        for number, broker in world.cluster.brokers.items():
+            assert broker.node is not None
+            waits[number] = broker.node.settings.integer(WAIT)
+        assert waits == {1: 160, 2: 150, 3: 160}
+
+    play(story)
+
+
+def test_a_follower_asks_with_the_new_wait() -> None:
+    """Idle, it asks as often as its waits end."""
+
+    async def story(world: World) -> None:
+        async def asked_times(within_s: float) -> int:
+            seen = set()
+            for _ in range(int(within_s * 1_000)):
+                await asyncio.sleep(0.001)
+                seen.add(world.replica().session_fetched_at_ms.get(GONE))
+            return len(seen)
+
+        usual = await asked_times(4)
+        await world.set(Resource.BROKER, "3", replica_fetch_wait_max_ms="40")
+        assert await asked_times(4) > 3 * usual
+
+    play(story)
+
+
+def test_unclean_election_is_allowed_while_nobody_leads() -> None:
+    async def story(world: World) -> None:
+        await world.stop_the_third()
+        await world.left_at_ms()
+        await asyncio.sleep(0.2)
+        world.cluster.kill(2)
+        await asyncio.sleep(0.2)
+        world.cluster.kill(1)
+        for other in (1, 2):
+            world.cluster.network.mend(GONE, other)
+        await asyncio.sleep(1)
+        assert world.replica(3).term is None
+        connections = Connections(
+            world.cluster.network.host(102), [world.cluster.brokers[3].address]
+        )
+        async with Admin(connections) as admin:
+            given = {"unclean.leader.election.enable": "true"}
+            await admin.alter_configs(Resource.TOPIC, "t", given=given)
+            await asyncio.sleep(1)
+            assert world.replica(3).term is not None
+
+    play(story)
+
+
+def test_only_the_broker_itself_answers_for_itself() -> None:
+    async def story(world: World) -> None:
+        with pytest.raises(Refused, match="at start only"):
+            await world.set(Resource.BROKER, "2", node_id="9")
+        with pytest.raises(Refused, match="below replica"):
+            await world.set(Resource.BROKER, "2", replica_fetch_wait_max_ms="4000")
+        values = {each.name: each for each in await world.admin.configs(Resource.BROKER, "2")}
+        assert values["node.id"].value == "2"
+        assert values["node.id"].is_read_only
+
+    play(story)
