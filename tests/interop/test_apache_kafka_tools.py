@@ -26,7 +26,7 @@ SETTINGS = "--config", "min.insync.replicas=2", "--config", "retention.ms=360000
 
 
 def test_kafka_topics(cluster: Cluster) -> None:
-    """Create, list, add partitions, delete. Describing needs DescribeConfigs: to come."""
+    """Create, list, describe, add partitions, delete."""
 
     def topics(*arguments: str) -> str:
         return java("TopicCommand", "--bootstrap-server", cluster.bootstrap, *arguments)
@@ -37,6 +37,10 @@ def test_kafka_topics(cluster: Cluster) -> None:
     )
     assert created == "Created topic made.\n"
     assert "made" in topics("--list").splitlines()
+    first, *_ = topics("--describe", "--topic", "made").splitlines()
+    assert first.startswith("Topic: made\tTopicId: ")
+    assert "PartitionCount: 2\tReplicationFactor: 3\tConfigs: min.insync.replicas=2," in first
+    assert "retention.ms=3600000" in first
     topics("--alter", "--topic", "made", "--partitions", "5")
     found = partitions_of(cluster, "made")
     assert sorted(found) == [0, 1, 2, 3, 4]
