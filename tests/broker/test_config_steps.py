@@ -207,6 +207,43 @@ def test_the_file_counts_in_a_combination() -> None:
     play(story, given={WAIT: "2000"})
 
 
+POLICY, FLAG = "replica.in.sync.policy", "follower.fetch.pending.reads.insync.enable"
+PROCESS_TIME = "follower.fetch.process.time.max.ms"
+
+
+@pytest.mark.parametrize("owner", ["1", ""])
+def test_policies_that_contradict_the_flag(owner: str) -> None:
+    async def story(world: World) -> None:
+        for policy in ("messages", "lag-begin"):
+            together = (SET, POLICY, policy), (SET, FLAG, "true")
+            told = await world.alter(BROKER, owner, *together)
+            assert told[0] is ErrorCode.invalid_config
+            assert "has no meaning with" in told[1]
+        contradiction = (SET, POLICY, "pending-reads"), (SET, FLAG, "false")
+        told = await world.alter(BROKER, owner, *contradiction)
+        assert told[0] is ErrorCode.invalid_config
+        assert (await world.alter(BROKER, owner, (SET, FLAG, "true")))[0] is ErrorCode.none
+        told = await world.alter(TOPIC, "t", (SET, POLICY, "messages"))
+        assert told[0] is ErrorCode.invalid_config
+        assert (await world.alter(TOPIC, "t", (SET, POLICY, "true-lag")))[0] is ErrorCode.none
+        told = await world.alter(TOPIC, "t", (SET, POLICY, "sometimes"))
+        assert told[0] is ErrorCode.invalid_config
+        assert "use messages or lag-begin" in told[1]
+
+    play(story)
+
+
+def test_a_process_time_without_the_flag_is_warned_of() -> None:
+    async def story(world: World) -> None:
+        told = await world.alter(BROKER, "1", (SET, PROCESS_TIME, "700"))
+        assert told[0] is ErrorCode.none
+        assert "is ignored" in told[1]
+        assert world.stored("/config/brokers/1") == {PROCESS_TIME: "700"}
+        assert await world.alter(BROKER, "1", (SET, FLAG, "true")) == (ErrorCode.none, "")
+
+    play(story)
+
+
 def test_named_twice() -> None:
     async def story(world: World) -> None:
         told = await world.alter(BROKER, "1", (SET, LAG, "9000"), (SET, LAG, "9001"))

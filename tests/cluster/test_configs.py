@@ -133,6 +133,21 @@ def test_what_has_no_meaning_is_one_line_and_changes_nothing(
     assert "missing" not in admin(cluster).list_topics(timeout=10).topics
 
 
+def test_what_is_ignored_is_said(configs: Run) -> None:
+    name = "follower.fetch.process.time.max.ms"
+    said = configs("--alter", "--broker", "1", "--add-config", f"{name}=700")
+    warning, done = said.splitlines()
+    assert warning.startswith(f"WARNING: {name} is ignored: it applies only with")
+    assert done == "Completed updating config for broker 1."
+    flag = "follower.fetch.pending.reads.insync.enable"
+    configs("--alter", "--broker", "1", "--add-config", f"{flag}=true")
+    complaint = configs(
+        *("--alter", "--broker", "1", "--add-config", "replica.in.sync.policy=lag-begin"), expect=1
+    )
+    assert "has no meaning with replica.in.sync.policy=lag-begin" in complaint
+    configs("--alter", "--broker", "1", "--delete-config", f"{name},{flag}")
+
+
 def entry(name: str, value: str | None, how: AlterConfigOpType) -> Any:
     return ConfigEntry(name, value, incremental_operation=how)
 

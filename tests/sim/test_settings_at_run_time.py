@@ -19,6 +19,7 @@ from insync.sim.virtual_loop import VirtualLoop
 from insync.wire.configs import Resource
 
 LAG, WAIT = "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
+FLAG = "follower.fetch.pending.reads.insync.enable"
 KEY = ("t", 0)
 GONE = BrokerId(3)
 
@@ -131,6 +132,38 @@ def test_a_value_taken_back_leaves_what_the_file_says() -> None:
         level_at_ms = await world.stop_the_third()
         await world.admin.alter_configs(Resource.TOPIC, "t", given={}, deleted=[LAG])
         assert await world.left_at_ms() - (level_at_ms + 4_001) in (0, 1)
+
+    play(story)
+
+
+@pytest.mark.parametrize("owner", OWNERS.values(), ids=OWNERS)
+def test_another_policy_decides_at_once(owner: tuple[Resource, str]) -> None:
+    async def story(world: World) -> None:
+        await world.stop_the_third()
+        for _ in range(3):
+            await world.client.append_once([b"more"])
+        await world.set(Resource.BROKER, "", replica_lag_max_messages="3")
+        began_ms = world.loop.clock_ms()
+        await world.set(*owner, replica_in_sync_policy="messages")
+        assert await world.left_at_ms() <= began_ms + 200, "it lacks four"
+        term = world.replica().term
+        assert term is not None
+        assert term.policy.name == "messages"
+
+    play(story)
+
+
+def test_pending_reads_count_from_when_they_are_told_to() -> None:
+    async def story(world: World) -> None:
+        given = {FLAG: "true", "follower.fetch.process.time.max.ms": "700"}
+        await world.admin.alter_configs(Resource.BROKER, "", given=given)
+        term = world.replica().term
+        assert term is not None
+        assert (term.policy.name, world.replica().process_time_max_ms) == ("pending-reads", 700)
+        await world.admin.alter_configs(Resource.BROKER, "", given={}, deleted=[FLAG])
+        term = world.replica().term
+        assert term is not None
+        assert (term.policy.name, world.replica().process_time_max_ms) == ("caught-up", None)
 
     play(story)
 
