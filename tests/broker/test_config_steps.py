@@ -32,6 +32,7 @@ class World:
     """Broker 1 with topic "t", and what it has stored."""
 
     def __init__(self, tree: MemoryTree, given: dict[str, str] | None = None) -> None:
+        self.tree = tree
         self.store = MemoryStore(tree, clock_ms=lambda: 0)
         self.settings = Settings(given or {})
 
@@ -261,6 +262,7 @@ def test_named_twice() -> None:
 
 def test_rivals_lose_nothing_of_each_other() -> None:
     async def story(world: World) -> None:
+        world.tree.delay_ms = lambda: 5  # all have read before the first has written
         rivals = [
             world.alter(BROKER, "", (SET, name, "77"))
             for name in ("log.retention.ms", "log.retention.bytes", "min.insync.replicas")
@@ -272,16 +274,55 @@ def test_rivals_lose_nothing_of_each_other() -> None:
     play(story)
 
 
-def test_a_topic_deleted_meanwhile_leaves_no_settings_behind() -> None:
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_topic_deleted_meanwhile_leaves_no_settings_behind(
+    is_back: bool,  # noqa: FBT001
+) -> None:
+    """Nor does a later one of its name get what was meant for the former and built on it."""
+
     async def story(world: World) -> None:
-        random = Random(2)  # noqa: S311
-        topics = Topics(store=world.store, view=world.view, settings=world.settings, random=random)
-        await topics.create(Wanted(name="u"))
-        deleting = asyncio.create_task(topics.delete("u"))
-        told, _ = await asyncio.gather(
-            world.alter(TOPIC, "u", (SET, "retention.ms", "1")), deleting
+        topics = Topics(
+            store=world.store,
+            view=world.view,
+            settings=world.settings,
+            random=Random(2),  # noqa: S311
         )
-        assert told[0] in (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
+        await topics.create(Wanted(name="u", config={"segment.bytes": "2048"}))
+        delays = iter([50])  # the change of settings is under way while all else happens
+        world.tree.delay_ms = lambda: next(delays, 0)
+        altering = asyncio.ensure_future(world.alter(TOPIC, "u", (SET, "retention.ms", "1")))
+        await asyncio.sleep(0)
+        await topics.delete("u")
+        if is_back:
+            await topics.create(Wanted(name="u", config={"flush.ms": "7"}))
+        code, _ = await altering
+        stored = world.stored(paths.topic_config("u"))
+        if is_back:
+            assert (code, stored) == (ErrorCode.none, {"flush.ms": "7", "retention.ms": "1"})
+        else:
+            assert (code, stored) == (ErrorCode.unknown_topic_or_partition, None)
+
+    play(story)
+
+
+def test_a_first_setting_of_a_topic_deleted_meanwhile() -> None:
+    """Without one before there is no version to miss: only the topic's id tells."""
+
+    async def story(world: World) -> None:
+        topics = Topics(
+            store=world.store,
+            view=world.view,
+            settings=world.settings,
+            random=Random(2),  # noqa: S311
+        )
+        await topics.create(Wanted(name="u"))
+        delays = iter([50])
+        world.tree.delay_ms = lambda: next(delays, 0)
+        altering = asyncio.ensure_future(world.alter(TOPIC, "u", (SET, "retention.ms", "1")))
+        await asyncio.sleep(0)
+        await topics.delete("u")
+        code, _ = await altering
+        assert code is ErrorCode.unknown_topic_or_partition
         assert world.stored(paths.topic_config("u")) is None
 
     play(story)
