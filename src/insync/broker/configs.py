@@ -15,10 +15,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from insync.broker.cluster_view import ClusterView
+from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
 from insync.broker.in_sync import concerns_rule, rule_of
 from insync.broker.settings import SETTINGS, TOPIC_SETTINGS, Setting, Settings, find, text_of
-from insync.broker.topics import ATTEMPTS_MAX, LEARNT_WITHIN_S
+from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata import paths
 from insync.metadata.errors import Conflict
 from insync.metadata.records import decode_config, encode_config
