@@ -23,6 +23,7 @@ from wire_values import (
 from insync.rules.refusals import Refusal
 from insync.wire import (
     batches,
+    describe_replicas,
     fetch,
     fetch_request,
     frames,
@@ -32,7 +33,7 @@ from insync.wire import (
     primitives,
     produce,
 )
-from insync.wire.apis import FETCH_VERSIONS, PRODUCE_VERSIONS, SUPPORTED, Api
+from insync.wire.apis import FETCH_VERSIONS, OUR_OWN, PRODUCE_VERSIONS, SUPPORTED, Api
 from insync.wire.frames import BadFrame
 from insync.wire.messages import BadMessage
 
@@ -41,7 +42,7 @@ Read = Callable[[bytes], object]
 BY_KIO = [
     (api, version)
     for api, versions in SUPPORTED.items()
-    if api not in (Api.BROKER_HELLO, Api.PRODUCE, Api.FETCH)
+    if api not in {*OUR_OWN, Api.PRODUCE, Api.FETCH}
     for version in versions
 ]
 PEAK_BYTES_MAX = 200_000
@@ -54,6 +55,8 @@ def readers() -> dict[str, Read]:
         "request header": headers.read_request_header,
         "hello request": lambda data: hello.read_hello_request(data, 0),
         "hello response": lambda data: hello.read_hello_response(data, 0),
+        "replicas request": lambda data: describe_replicas.read_request(data, 0),
+        "replicas response": lambda data: describe_replicas.read_response(data, 0),
         "frames": all_frames,
         "batches": all_batches,
         "records": lambda data: list(batches.records(data)),

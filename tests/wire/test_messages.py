@@ -14,6 +14,7 @@ from wire_values import FEWEST, kio_bytes, sample
 from insync.wire import messages
 from insync.wire.apis import (
     ASKED_OF_OTHERS,
+    OUR_OWN,
     PRODUCE_VERSIONS,
     SUPPORTED,
     Api,
@@ -25,7 +26,7 @@ from insync.wire.messages import BadMessage
 IN_KIO = [
     (api, version)
     for api, versions in {**SUPPORTED, **ASKED_OF_OTHERS}.items()
-    if api is not Api.BROKER_HELLO
+    if api not in OUR_OWN
     for version in (PRODUCE_VERSIONS if api is Api.PRODUCE else versions)
 ]
 every_message = pytest.mark.parametrize(("api", "version"), IN_KIO)

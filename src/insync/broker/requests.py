@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from insync.broker import answers
 from insync.broker.cluster_view import ClusterView
 from insync.broker.configs import Configs
+from insync.broker.describe_replicas import DescribeReplicas
 from insync.broker.fetch import Fetch
 from insync.broker.offsets import Offsets
 from insync.broker.produce import Produce
@@ -74,6 +75,7 @@ class Requests:
             Api.ALTER_CONFIGS: self._later(configs.replace),
             Api.INCREMENTAL_ALTER_CONFIGS: self._later(configs.alter),
             Api.DESCRIBE_CLUSTER: self._at_once(self._describe_cluster),
+            Api.DESCRIBE_REPLICAS: DescribeReplicas(replicas),
         }
 
     def handle(self, reply: Reply, frame: memoryview | bytes) -> None:

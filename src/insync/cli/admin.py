@@ -38,7 +38,16 @@ class SecurityUnsupported(Refusal):
     """The cluster asks for something other than plaintext."""
 
 
-def ask(bootstrap: str, config: Path | None, question: Callable[[Admin], Awaitable[T]]) -> T:
+USUAL_PATIENCE = Patience()
+
+
+def ask(
+    bootstrap: str,
+    config: Path | None,
+    question: Callable[[Admin], Awaitable[T]],
+    *,
+    usual: Patience = USUAL_PATIENCE,
+) -> T:
     """Put a question to the cluster, in an event loop of its own."""
     try:
         addresses = parse_bootstrap(bootstrap)
@@ -46,7 +55,7 @@ def ask(bootstrap: str, config: Path | None, question: Callable[[Admin], Awaitab
         raise WrongUsage(f"--bootstrap-server: {refusal}") from None
     given = {} if config is None else read_properties(config)
     try:
-        patience = _patience(given)
+        patience = _patience(given, usual)
         _refuse_security(given)
     except BadSetting as refusal:
         raise BadSetting(f"{config}: {refusal}") from None
@@ -72,8 +81,7 @@ def _refuse_security(given: Mapping[str, str]) -> None:
         )
 
 
-def _patience(given: Mapping[str, str]) -> Patience:
-    usual = Patience()
+def _patience(given: Mapping[str, str], usual: Patience) -> Patience:
     return Patience(
         request_ms=_milliseconds(given, "request.timeout.ms", usual.request_ms),
         operation_ms=_milliseconds(given, "default.api.timeout.ms", usual.operation_ms),

@@ -22,7 +22,7 @@ from insync.rules.refusals import Refusal
 WIDTH_WITHOUT_TERMINAL = 160
 
 # Each is a module of this package that registers itself.
-COMMANDS = ("explain", "demo", "broker", "cluster", "topics", "configs")
+COMMANDS = ("explain", "demo", "broker", "cluster", "topics", "configs", "replicas")
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:

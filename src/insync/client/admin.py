@@ -110,6 +110,10 @@ class Admin:
     async def __aexit__(self, *_: object) -> None:
         self._connections.close()
 
+    @property
+    def connections(self) -> Connections:
+        return self._connections
+
     # What is there.
 
     async def brokers(self) -> list[Broker]:

@@ -155,6 +155,17 @@ class Connections:
         address = self._addresses.get(-1 if self._controller is None else self._controller)
         return await self._ask(address or await self._somebody(), api, values)
 
+    # One broker, and no other: only it can tell.
+
+    @property
+    def brokers(self) -> dict[int, Address]:
+        """Where each broker is, as the latest `metadata` told."""
+        return dict(self._addresses)
+
+    async def broker_offers(self, broker: int, api: Api) -> bool:
+        _, versions = await self._connect(self._addresses[broker])
+        return _common_version(api, versions) is not None
+
     async def ask_broker(self, broker: int, api: Api, values: Values) -> Any:
         """The answer of just this one."""
         if broker not in self._addresses:
@@ -163,6 +174,14 @@ class Connections:
             known = ", ".join(str(each) for each in sorted(self._addresses))
             raise NoSuchBroker(f"there is no broker {broker} now; there are {known}")
         return await self._ask(self._addresses[broker], api, values)
+
+    async def ask_broker_bytes(
+        self, broker: int, api: Api, body: bytes
+    ) -> tuple[memoryview | bytes, int]:
+        """For an API of our own: the answer's frame, and where its body begins."""
+        address = self._addresses[broker]
+        connection, version = await self._ready(address, api)
+        return await self._answered(address, connection.ask(api, version, [body]))
 
     async def metadata(self, names: Sequence[str] | None) -> Any:
         """Metadata of these topics or (None) all; who leads the cluster is noted on the way."""
@@ -192,14 +211,22 @@ class Connections:
         raise Disconnected(reasons)
 
     async def _ask(self, address: Address, api: Api, values: Values) -> Any:
+        connection, version = await self._ready(address, api)
+        request = build(messages.request_type(api, version), values)
+        return await self._answered(address, connection.request(request))
+
+    async def _ready(self, address: Address, api: Api) -> tuple[ClientConnection, int]:
+        """A connection, and the version to ask in."""
         connection, versions = await self._connect(address)
         version = _common_version(api, versions)
         if version is None:
             raise NotOffered(f"the broker at {_name(address)} does not offer {_title(api)}")
-        request = build(messages.request_type(api, version), values)
+        return connection, version
+
+    async def _answered(self, address: Address, asking: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.patience.request_ms / 1_000):
-                return await connection.request(request)
+                return await asking
         except TimeoutError:
             self._drop(address)
             raise Disconnected(
@@ -219,6 +246,9 @@ class Connections:
             async with asyncio.timeout(self.patience.request_ms / 1_000):
                 await self._network.connect(*address, connection)
                 versions = await _versions(connection)
+        except asyncio.CancelledError:
+            connection.close()  # whoever asked was in more of a hurry
+            raise
         except TimeoutError:
             connection.close()
             raise Disconnected(f"no broker answers at {_name(address)}") from None

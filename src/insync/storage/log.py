@@ -355,6 +355,22 @@ class Log:
         if len(hints) > HINTS_MAX:
             del hints[next(iter(hints))]
 
+    def bytes_from(self, offset: int) -> int:
+        """How much there is from the batch at `offset` on; a guess where telling would block."""
+        segments = self._segments
+        if offset <= self.start:
+            return self.size_bytes
+        if offset >= self.end:
+            return 0
+        segment = _holding(segments, offset)
+        rest = sum(each.size for each in segments if each.base > segment.base)
+        if not segment.is_loaded:  # its index is on disk: as if all records were of one size
+            records = segment.end - segment.base
+            return rest + segment.size * (segment.end - offset) // records
+        place = segment.locate(offset, nowait=True)
+        at = segment.index.at_or_before(offset - segment.base) if place is None else place[0]
+        return rest + segment.size - at
+
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at least as new as `timestamp_ms`. May block."""
         return lookup.first_from(self._segments, timestamp_ms, start=self.start)

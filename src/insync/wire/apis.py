@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Api(IntEnum):
-    """Kafka's API keys, as far as we use them, and one of our own."""
+    """Kafka's API keys, as far as we use them, and two of our own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -22,12 +22,18 @@ class Api(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     INCREMENTAL_ALTER_CONFIGS = 44
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
     BROKER_HELLO = 32000  # brokers to brokers only; far above any key Kafka will give out
+    DESCRIBE_REPLICAS = 32001  # for tools; who offers it is one of ours
+
+
+# Their messages are ours as well: kio knows nothing of them.
+OUR_OWN: Final = frozenset({Api.BROKER_HELLO, Api.DESCRIBE_REPLICAS})
 
 
 def _through(first: int, last: int) -> range:
@@ -53,12 +59,14 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
         Api.INCREMENTAL_ALTER_CONFIGS: _through(0, 1),
         Api.DESCRIBE_CLUSTER: _through(0, 2),
         Api.BROKER_HELLO: _through(0, 0),
+        Api.DESCRIBE_REPLICAS: _through(0, 0),
     }
 )
 
 # What our tools ask of other people's brokers and ours do not answer yet.
 ASKED_OF_OTHERS: Final[Mapping[Api, range]] = MappingProxyType(
     {
+        Api.DESCRIBE_LOG_DIRS: _through(1, 4),
         Api.LIST_PARTITION_REASSIGNMENTS: _through(0, 0),
         Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
     }
@@ -80,12 +88,14 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
     Api.OFFSET_FOR_LEADER_EPOCH: 4,
     Api.DESCRIBE_CONFIGS: 4,
     Api.ALTER_CONFIGS: 2,
+    Api.DESCRIBE_LOG_DIRS: 2,
     Api.CREATE_PARTITIONS: 2,
     Api.INCREMENTAL_ALTER_CONFIGS: 1,
     Api.LIST_PARTITION_REASSIGNMENTS: 0,
     Api.DESCRIBE_CLUSTER: 0,
     Api.DESCRIBE_TOPIC_PARTITIONS: 0,
     Api.BROKER_HELLO: _NEVER,
+    Api.DESCRIBE_REPLICAS: _NEVER,
 }
 
 

@@ -1,0 +1,143 @@
+"""DescribeReplicas: what this broker, as leader, knows of each follower, in numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from insync.broker.cluster_view import TopicPartition
+from insync.broker.replica import Replica
+from insync.broker.replicas import Replicas
+from insync.broker.server import Reply
+from insync.rules import isr as isr_rules
+from insync.rules.follower import Follower
+from insync.rules.leadership import Leadership
+from insync.rules.membership import Obstacle
+from insync.rules.values import NEVER_MS, UNKNOWN_OFFSET, BrokerId
+from insync.storage.errors import StorageRefusal
+from insync.wire import describe_replicas as wire
+from insync.wire.describe_replicas import NONE, Bar, Flag, FollowerSeen, PartitionSeen
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_TURN: Final = 200
+"""Then everybody else has a turn: a broker of ten thousand partitions must not stall over this."""
+
+BARS: Final = {
+    Obstacle.LAGGING: Bar.LAGGING,
+    Obstacle.BELOW_WATERMARK: Bar.BELOW_WATERMARK,
+    Obstacle.BELOW_EPOCH_START: Bar.BELOW_EPOCH_START,
+    Obstacle.STALE_INCARNATION: Bar.STALE_INCARNATION,
+    Obstacle.CHANGE_PENDING: Bar.CHANGE_PENDING,
+}
+
+
+class DescribeReplicas:
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, reply: Reply, frame: memoryview | bytes) -> None:
+        topics = wire.read_request(frame, reply.header.body_at)
+        wanted = None if topics is None else frozenset(topics)
+        keys = sorted(key for key in self._replicas.held if wanted is None or key[0] in wanted)
+        task = asyncio.get_running_loop().create_task(self._answer(reply, keys))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, reply: Reply, keys: Sequence[TopicPartition]) -> None:
+        try:
+            response = await self._describe(keys)
+        except Exception:
+            logger.exception("a request failed; closing its connection")
+            reply.connection.close()
+        else:
+            reply.send([wire.write_response(response)])
+
+    async def _describe(self, keys: Sequence[TopicPartition]) -> wire.ReplicasSeen:
+        seen = []
+        for index, key in enumerate(keys, start=1):
+            found = self._replicas.leader_of(key)
+            if found is not None and found.term is not None:
+                seen.append(partition_seen(found, found.term, now_ms=self._replicas.clock_ms()))
+            if index % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return wire.ReplicasSeen(int(ErrorCode.none), tuple(seen))
+
+
+def partition_seen(found: Replica, term: Leadership, *, now_ms: int) -> PartitionSeen:
+    sessions = found.session_fetched_at_ms
+    deadlines = term.deadlines(sessions)
+    topic, number = found.key
+    return PartitionSeen(
+        topic=topic,
+        partition=number,
+        leader_epoch=term.epoch,
+        end=term.end,
+        high_watermark=term.high_watermark,
+        policy=term.policy.name,
+        lag_time_max_ms=term.policy.lag_time_max_ms,
+        fetch_wait_max_ms=term.fetch_wait_max_ms,
+        followers=tuple(
+            FollowerSeen(
+                broker=broker,
+                flags=_flags(term, broker, follower),
+                obstacles=_obstacles(term, broker, now_ms=now_ms),
+                end=follower.end,
+                lag_ms=_or_none(follower.lag_ms(leader_end=term.end, now_ms=now_ms)),
+                lag_bytes=lag_bytes(found, follower),
+                silent_ms=_silent_ms(follower, sessions.get(broker, NEVER_MS), now_ms=now_ms),
+                leaves_in_ms=max(0, deadlines[broker] - now_ms) if broker in deadlines else NONE,
+                reads=len(follower.reads.reads),
+                oldest_read_ms=_since(follower.reads.oldest_parsed_at_ms, now_ms=now_ms),
+            )
+            for broker, follower in term.followers.items()
+        ),
+    )
+
+
+def lag_bytes(found: Replica, follower: Follower) -> int:
+    if follower.end == UNKNOWN_OFFSET:
+        return NONE
+    try:
+        return found.log.bytes_from(follower.end)
+    except StorageRefusal:
+        return NONE
+
+
+def _flags(term: Leadership, broker: BrokerId, follower: Follower) -> Flag:
+    flags = Flag(0)
+    if broker in isr_rules.committed(term.isr):
+        flags |= Flag.MEMBER
+    if broker in term.registered:
+        flags |= Flag.REGISTERED
+    if term.policy.pending_reads and follower.reads.hold:
+        flags |= Flag.HELD
+    if broker in isr_rules.committed(term.isr) ^ isr_rules.proposed(term.isr):
+        flags |= Flag.CHANGING
+    return flags
+
+
+def _obstacles(term: Leadership, broker: BrokerId, *, now_ms: int) -> Bar:
+    bars = Bar(0)
+    if broker not in isr_rules.committed(term.isr):
+        for obstacle in term.obstacles(broker, now_ms=now_ms):
+            bars |= BARS[obstacle]
+    return bars
+
+
+def _silent_ms(follower: Follower, session_fetched_at_ms: int, *, now_ms: int) -> int:
+    latest_ms = max(follower.fetched_at_ms, session_fetched_at_ms)
+    return NONE if latest_ms == NEVER_MS else max(0, now_ms - latest_ms)
+
+
+def _since(at_ms: int | None, *, now_ms: int) -> int:
+    return NONE if at_ms is None else max(0, now_ms - at_ms)
+
+
+def _or_none(value: int | None) -> int:
+    return NONE if value is None else value

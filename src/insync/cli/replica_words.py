@@ -1,0 +1,103 @@
+"""A follower's standing in words that an operator understands, and its numbers as text."""
+
+from __future__ import annotations
+
+from insync.client.replica_lag import FollowerRow
+from insync.wire.describe_replicas import Bar
+
+SECOND_MS = 1_000
+TENTHS_BELOW_MS = 100 * SECOND_MS
+KIB = 1_024
+
+
+def why(row: FollowerRow) -> str:
+    """Why it is in sync, or is not, and where it is going."""
+    if row.problem is not None:
+        return row.problem
+    if row.is_changing:
+        return "leaving: not committed yet" if row.in_sync else "joining: not committed yet"
+    if not row.is_registered:
+        return "its broker is down"
+    return _in(row) if row.in_sync else _out(row)
+
+
+def _in(row: FollowerRow) -> str:
+    if row.is_held:
+        assert row.oldest_read_ms is not None, "something holds it"
+        return f"held in by a pending read, for {duration(row.oldest_read_ms)} now"
+    if not row.has_fetched:
+        return f"has not fetched for {_silence(row)}: not once under this leader"
+    if row.is_silent:
+        return f"{'level, but ' if row.is_level else ''}stopped fetching for {_silence(row)}"
+    return "level" if row.is_level else _movement(row)
+
+
+def _out(row: FollowerRow) -> str:
+    if Bar.STALE_INCARNATION in row.obstacles and row.has_fetched:
+        return "not the registered incarnation: what it fetched was in a former life"
+    if not row.has_fetched:
+        return "has not fetched under this leader"
+    if row.is_silent:
+        return f"stopped fetching for {_silence(row)}"
+    if row.messages:
+        return _movement(row)
+    for bar, words in STANDING_BARS:
+        if bar in row.obstacles:
+            return words
+    return "level"
+
+
+STANDING_BARS = (
+    (Bar.BELOW_EPOCH_START, "below the epoch's start"),
+    (Bar.BELOW_WATERMARK, "below the watermark"),
+    (Bar.LAGGING, "level only now: its next fetch counts"),
+    (Bar.CHANGE_PENDING, "waits for another change of the ISR"),
+)
+
+
+def _movement(row: FollowerRow) -> str:
+    if row.catches_up_in_ms is not None:
+        text = f"catching up, {duration(row.catches_up_in_ms)} left"
+    else:
+        behind = "behind" if row.lag_ms is None else f"{lag(row)} behind"
+        text = f"{behind} and falling back" if row.falls_back else behind
+    if Bar.BELOW_EPOCH_START in row.obstacles:
+        return f"{text}; below the epoch's start"
+    if Bar.BELOW_WATERMARK in row.obstacles:
+        return f"{text}; below the watermark"
+    return text
+
+
+def _silence(row: FollowerRow) -> str:
+    return "ever" if row.silent_ms is None else duration(row.silent_ms)
+
+
+def lag(row: FollowerRow) -> str:
+    """`~` is an estimate, `>` the least it can be."""
+    if row.lag_ms is None:
+        return "?"
+    sign = ">" if row.lag_is_at_least else "~" if row.lag_is_estimated and row.lag_ms else ""
+    return f"{sign}{duration(row.lag_ms)}"
+
+
+def duration(length_ms: int) -> str:
+    if length_ms < SECOND_MS:
+        return f"{length_ms} ms"
+    if length_ms < TENTHS_BELOW_MS:
+        return f"{length_ms / SECOND_MS:.1f} s"
+    minutes, seconds = divmod(length_ms // SECOND_MS, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+
+
+def size(count: int | None) -> str:
+    if count is None:
+        return "?"
+    if count < KIB:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= KIB
+        if value < KIB:
+            return f"{value:.1f} {unit}"
+    return f"{value / KIB:.1f} TiB"

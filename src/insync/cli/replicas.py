@@ -1,0 +1,198 @@
+"""`insync replicas`: every follower, how far it is behind, whether it is in sync, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from insync.cli.admin import BootstrapServer, CommandConfig, ask
+from insync.cli.answer import Answer, JsonFlag, WrongUsage
+from insync.cli.replica_words import duration, lag, size, why
+from insync.client.admin import Admin, Topic
+from insync.client.admin_connections import Patience
+from insync.client.replica_lag import FollowerRow, ReplicaLag, Report
+from insync.rules.refusals import Refusal
+from insync.wire.describe_replicas import Bar
+
+IN_A_HURRY = Patience(request_ms=2_000, operation_ms=10_000)  # a stopped broker is passed by
+LOOKS = 3  # two movements of everybody who is behind
+LOOK_EVERY_S = 1.0
+WIDTH_WITHOUT_TERMINAL = 160
+
+
+class NoSuchTopic(Refusal):
+    """Nothing of this name is there."""
+
+
+def register(on: typer.Typer) -> None:
+    on.command("replicas")(replicas)
+
+
+def replicas(
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    *,
+    topic: Annotated[str | None, typer.Option(help="This topic only.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look every second until Ctrl-C.")] = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Show how far every follower is behind, whether it is in sync, and why."""
+    if watch and as_json:
+        raise WrongUsage("--watch does not go with --json")
+    if watch:
+        return ask(
+            bootstrap_server, command_config, lambda admin: _watch(admin, topic), usual=IN_A_HURRY
+        )
+    report = ask(
+        bootstrap_server, command_config, lambda admin: _look(admin, topic), usual=IN_A_HURRY
+    )
+    return Answer(
+        data=report_data(report), view=view(report), as_json=as_json, exit_code=_code(report)
+    )
+
+
+def _code(report: Report) -> int:
+    """Partial results are worth showing and are no success."""
+    is_whole = not report.problems and all(row.problem is None for row in report.rows)
+    return 0 if is_whole else 1
+
+
+def _lag_of(admin: Admin, topic: str | None) -> ReplicaLag:
+    return ReplicaLag(
+        admin.connections,
+        clock_ms=lambda: time.monotonic_ns() // 1_000_000,
+        is_wanted=lambda name: topic is None or name == topic,
+    )
+
+
+async def _topics(admin: Admin, topic: str | None) -> Sequence[Topic]:
+    found = await admin.topics()
+    if topic is not None and all(each.name != topic for each in found):
+        raise NoSuchTopic(f"topic {topic!r} does not exist")
+    return found
+
+
+async def _look(
+    admin: Admin,
+    topic: str | None,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Report:
+    """Once, and again as long as it takes to see which way those go who are behind."""
+    replica_lag = _lag_of(admin, topic)
+    report = await replica_lag.look(await _topics(admin, topic))
+    for _ in range(LOOKS - 1):
+        if not any(row.problem is not None or row.messages for row in report.rows):
+            break
+        await pause(LOOK_EVERY_S)
+        report = await replica_lag.look(await _topics(admin, topic))
+    return report
+
+
+async def _watch(admin: Admin, topic: str | None) -> Answer:
+    replica_lag = _lag_of(admin, topic)
+    report = await replica_lag.look(await _topics(admin, topic))  # refused here: nothing to watch
+    with _screen() as show, suppress(asyncio.CancelledError):  # which is what Ctrl-C comes as
+        while True:
+            show(view(report))
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                report = await replica_lag.look(await _topics(admin, topic))
+            except Refusal as refusal:
+                report = replace(report, problems=(f"what is shown is old: {refusal}",))
+    return Answer(data=None, view="", as_json=False)
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[RenderableType], None]]:
+    """Redrawn in place on a terminal; elsewhere one table after the other."""
+    console = Console()
+    if not console.is_terminal:
+        yield Console(width=WIDTH_WITHOUT_TERMINAL).print
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda shown: live.update(shown, refresh=True)
+
+
+# What is told.
+
+
+def report_data(report: Report) -> dict[str, Any]:
+    return {
+        "exact": report.is_exact,
+        "complete": _code(report) == 0,
+        "problems": list(report.problems),
+        "followers": [_row_data(row) for row in report.rows],
+    }
+
+
+def _row_data(row: FollowerRow) -> dict[str, Any]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "leader": row.leader,
+        "follower": row.follower,
+        "in_sync": row.in_sync,
+        "lag_ms": row.lag_ms,
+        "lag_is_estimated": row.lag_is_estimated,
+        "lag_is_at_least": row.lag_is_at_least,
+        "lag_messages": row.messages,
+        "lag_bytes": row.bytes,
+        "catches_up_in_ms": row.catches_up_in_ms,
+        "falls_back": row.falls_back,
+        "silent_ms": row.silent_ms,
+        "pending_reads": row.pending_reads,
+        "held_by_pending_read": row.is_held,
+        "obstacles": [bar.name.lower() for bar in Bar if bar in row.obstacles and bar.name],
+        "leaves_in_ms": row.leaves_in_ms,
+        "problem": row.problem,
+        "why": why(row),
+    }
+
+
+def view(report: Report) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("partition", no_wrap=True)
+    table.add_column("leader", justify="right")
+    table.add_column("follower", justify="right")
+    table.add_column("in sync")
+    table.add_column("lag", justify="right", no_wrap=True)
+    table.add_column("messages", justify="right")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("why")
+    table.add_column("leaves in", justify="right", no_wrap=True)
+    for row in report.rows:
+        table.add_row(*_cells(row))
+    parts: list[RenderableType] = [table, Text(_summary(report), style="dim")]
+    parts += [Text(f"NOT COMPLETE: {each}", style="bold red") for each in report.problems]
+    return Group(*parts)
+
+
+def _cells(row: FollowerRow) -> list[Text | str]:
+    is_unknown = row.problem is not None
+    return [
+        Text(f"{row.topic}-{row.partition}"),
+        "none" if row.leader is None else str(row.leader),
+        str(row.follower),
+        Text("yes", style="green") if row.in_sync else Text("no", style="bold red"),
+        lag(row),
+        "?" if row.messages is None else f"{row.messages:,}",
+        size(row.bytes),
+        Text(why(row), style="red" if is_unknown else ""),
+        "" if row.leaves_in_ms is None else duration(row.leaves_in_ms),
+    ]
+
+
+def _summary(report: Report) -> str:
+    inside = sum(row.in_sync for row in report.rows)
+    told = "as the leaders know it" if report.is_exact else "measured from outside, ~ estimated"
+    return f"{len(report.rows)} followers, {inside} in sync; {told}"

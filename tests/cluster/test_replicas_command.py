@@ -1,0 +1,191 @@
+"""`insync replicas` on real brokers: level, stopped, paused, dead, and what is no broker at all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_helpers import IntegerProducer, create_topic, eventually, leader_of, partitions_of
+
+from insync.cli import main as cli
+from insync.testing.cluster import HOST, Cluster, free_ports
+from insync.wire import describe_replicas as wire
+from insync.wire.apis import Api
+from insync.wire.headers import write_request_header
+
+pytestmark = pytest.mark.process
+INSYNC = Path(sys.executable).with_name("insync")
+
+
+def replicas(capsys: pytest.CaptureFixture[str], bootstrap: str, *flags: str) -> tuple[int, Any]:
+    """The exit code, and the data or the complaint."""
+    code = cli.main(["replicas", "--bootstrap-server", bootstrap, "--json", *flags])
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") <= 1, captured.err
+    return code, json.loads(captured.out) if captured.out else captured.err
+
+
+def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"replica.lag.time.max.ms": "12000", "broker.session.timeout.ms": "60000"}
+    with Cluster(settings=settings) as cluster:
+        create_topic(cluster, "orders", partitions=1)
+        create_topic(cluster, "others", partitions=1)
+        producer = IntegerProducer(cluster, "orders", partitions=1)
+        producer.send(500)
+        producer.flush()
+
+        def look() -> tuple[int, Any]:
+            return replicas(capsys, cluster.bootstrap, "--topic", "orders")
+
+        def all_level() -> bool:
+            code, told = look()
+            return code == 0 and [row["why"] for row in told["followers"]] == ["level", "level"]
+
+        eventually(all_level, within_s=20, what="both followers are level")
+        assert look()[1]["exact"]
+        leader = leader_of(cluster)
+        stopped = next(broker for broker in cluster.brokers if broker != leader)
+        cluster.pause(stopped)
+        producer.send(500)
+        code, told = look()
+        assert code == 1, "one broker did not answer"
+        assert not told["complete"]
+        assert told["problems"] == [f"broker {stopped}: does not answer"]
+        rows = {row["follower"]: row for row in told["followers"]}
+        row = rows.pop(stopped)
+        assert [each["lag_ms"] for each in rows.values()] == [0]
+        assert row["in_sync"]
+        assert row["lag_messages"] == 500
+        assert row["lag_bytes"] > 500
+        assert row["why"].startswith("stopped fetching for ")
+        assert row["lag_ms"] + row["leaves_in_ms"] == 12_001
+        eventually(
+            lambda: len(partitions_of(cluster, "orders")[0].isrs) == 2,
+            within_s=20,
+            what="it is out",
+        )
+        row = next(row for row in look()[1]["followers"] if row["follower"] == stopped)
+        assert not row["in_sync"]
+        assert row["leaves_in_ms"] is None
+        assert "lagging" in row["obstacles"]
+        cluster.resume(stopped)
+        eventually(all_level, within_s=20, what="both followers are level again")
+        producer.flush()
+
+
+def test_a_leader_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(settings={"broker.session.timeout.ms": "60000"}) as cluster:
+        create_topic(cluster, "orders", partitions=3)
+        first = leader_of(cluster)
+        cluster.pause(first)
+        others = ",".join(
+            f"{HOST}:{each.port}" for each in cluster.brokers.values() if each.broker != first
+        )
+        code, told = replicas(capsys, others)
+        assert code == 1
+        unknown = [row for row in told["followers"] if row["problem"]]
+        assert {row["leader"] for row in unknown} == {first}
+        assert unknown[0]["why"] == f"broker {first} leads it and does not answer"
+        assert any(row["why"] == "level" for row in told["followers"])
+        assert cli.main(["replicas", "--bootstrap-server", others]) == 1
+        shown = capsys.readouterr().out
+        assert f"NOT COMPLETE: broker {first}: does not answer" in shown
+
+
+def test_watching_ends_with_ctrl_c() -> None:
+    with Cluster(brokers=1) as cluster:
+        create_topic_of_one(cluster)
+        command = [str(INSYNC), "replicas", "--bootstrap-server", cluster.bootstrap, "--watch"]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            tables = 0
+            while tables < 2:
+                line = process.stdout.readline()
+                assert line, "it went on"
+                tables += line.startswith("partition")
+            process.send_signal(signal.SIGINT)
+            _, complaint = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 0
+        assert complaint == ""
+
+
+def create_topic_of_one(cluster: Cluster) -> None:
+    partitions_of(cluster, "alone")  # makes it
+
+
+def test_what_cannot_be_asked_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    (nobody,) = free_ports(1)
+    code, complaint = replicas(capsys, f"{HOST}:{nobody}")
+    assert (code, complaint) == (1, f"insync: cannot reach {HOST}:{nobody}: Connection refused\n")
+    with no_broker() as port:
+        code, complaint = replicas(capsys, f"{HOST}:{port}")
+        assert code == 1
+        assert f"{HOST}:{port}" in complaint
+    with Cluster(brokers=1) as cluster:
+        code, complaint = replicas(capsys, cluster.bootstrap, "--topic", "nothing")
+        assert (code, complaint) == (1, "insync: topic 'nothing' does not exist\n")
+        assert replicas(capsys, cluster.bootstrap) == (
+            0,
+            {"exact": True, "complete": True, "problems": [], "followers": []},
+        )
+
+
+@contextmanager
+def no_broker() -> Iterator[int]:
+    """Answers everybody as a web server would."""
+    with socket.create_server((HOST, 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1_000)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1\0\5ab", wire.write_request(["t"]) + b"more"],
+)
+def test_bytes_that_are_no_request_end_their_own_connection_only(
+    capsys: pytest.CaptureFixture[str], small_cluster: Cluster, body: bytes
+) -> None:
+    header = write_request_header(
+        api_key=Api.DESCRIBE_REPLICAS, api_version=0, correlation_id=1, client_id="bad"
+    )
+    frame = header + body
+    with socket.create_connection((HOST, small_cluster.brokers[1].port), timeout=10) as talk:
+        talk.sendall(len(frame).to_bytes(4, "big") + frame)
+        assert talk.recv(100) == b""
+    code, told = replicas(capsys, small_cluster.bootstrap)
+    assert (code, told["exact"]) == (0, True)
+
+
+@pytest.fixture(scope="module")
+def small_cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=1) as cluster:
+        yield cluster
