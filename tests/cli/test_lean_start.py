@@ -27,7 +27,7 @@ import hypothesis.strategies  # nobody is kept from it
 @pytest.mark.parametrize(
     ("program", "unwanted"),
     [
-        (BROKER, ["hypothesis", "pydantic", "rich", "typer"]),
+        (BROKER, ["hypothesis", "prometheus_client", "pydantic", "rich", "typer"]),
         (CLUSTER, ["hypothesis", "insync.node", "insync.scenarios", "asyncio", "rich"]),
     ],
 )

@@ -26,6 +26,8 @@ class Awake:
         self._seen_at_ms = clock_ms()
         self._timer: asyncio.TimerHandle | None = None
         self._turns_left = 0
+        self.stalls = 0
+        self.stalled_ms = 0  # in all
         self.on_stall: Callable[[Stall], None] = lambda _stall: None
         self.on_drained: Callable[[], None] = lambda: None
 
@@ -55,6 +57,8 @@ class Awake:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _wake_up(self, stall: Stall) -> None:
+        self.stalls += 1
+        self.stalled_ms += stall.length_ms
         was_draining = self.is_draining
         self._turns_left = DRAINING_TURNS
         if not was_draining:

@@ -212,6 +212,11 @@ class Attempt:
         self._is_first = False
         is_enough = found.must_answer or found.size_bytes >= self._request.min_bytes
         if (is_enough or self._is_late) and not self._must_wait():
+            counts = self._fetch.replicas.counts
+            if self._reader.follower is None:
+                counts.bytes_out += found.size_bytes
+            else:
+                counts.replication_bytes_out += found.size_bytes
             self._answer(found.parts)
         elif not self._is_late and self._timer is None:
             self._wait()

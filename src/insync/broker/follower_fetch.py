@@ -336,6 +336,7 @@ class _Fetcher:
                         self._to_list[place] = None
                         now_ms = self._replicas.wall_ms()
                         replica.log.append_follower(part.records, now_ms=now_ms)
+                        self._replicas.counts.replication_bytes_in += len(part.records)
                     if part.log_start > replica.log.start:
                         replica.log.delete_records_before(min(part.log_start, replica.log.end))
                     replica.follow(part.high_watermark)

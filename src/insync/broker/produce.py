@@ -74,11 +74,16 @@ class Produce:
                 data, headers, epoch=found.epoch, now_ms=self._replicas.wall_ms()
             )
         except Refused as refused:
+            self._replicas.counts.produce_failures += 1
             tell(_result(part, refused.code, message=refused.message))
             return
         except StorageRefusal as refusal:  # a full or failing disk
+            self._replicas.counts.produce_failures += 1
             tell(_result(part, ErrorCode.kafka_storage_error, message=str(refusal)))
             return
+        counts = self._replicas.counts
+        counts.bytes_in += result.bytes
+        counts.messages_in += result.end - result.base_offset
         self._replicas.appended(found, result.end)
         self._answer(request, found, result.base_offset, result.last_offset, tell)
 

@@ -45,6 +45,7 @@ class Replica:
         "is_expiring",
         "key",
         "leader",
+        "leader_watermark",
         "log",
         "min_isr",
         "process_time_max_ms",
@@ -63,6 +64,7 @@ class Replica:
         self.log = log
         self.high_watermark = min(high_watermark, log.end)
         self.leader: BrokerId | None = None
+        self.leader_watermark = self.high_watermark  # as a follower was told: may be beyond its end
         self.epoch = LeaderEpoch(-1)
         self.term: Leadership | None = None
         self.min_isr = 1
@@ -99,6 +101,7 @@ class Replica:
 
     def follow(self, high_watermark: int) -> None:
         """As a follower: what the leader says is committed, as far as it is here."""
+        self.leader_watermark = high_watermark
         known = min(high_watermark, self.log.end)
         if known > self.high_watermark:
             self.high_watermark = known

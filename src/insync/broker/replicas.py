@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from insync.broker.awake import Awake
 from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.counts import Counts
 from insync.broker.in_sync import Rules
 from insync.broker.isr_reasons import why_joining, why_leaving
 from insync.broker.replica import Replica, Told
@@ -67,6 +68,7 @@ class Replicas:
         self.clock_ms = awake.now_ms  # monotonic: decides
         self.wall_ms = wall_ms  # like the timestamps in records: only says how old files are
         self.incarnation = Incarnation(-1)
+        self.counts = Counts()
         self.held: dict[TopicPartition, Replica] = {}
         self.on_following: Callable[[Replica], None] = lambda _replica: None
         self._watermarks = directory.read_watermarks()

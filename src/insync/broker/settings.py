@@ -115,6 +115,17 @@ SETTINGS: Final = _table(
             choices=("NORMAL", "FULL"),
             doc="FULL lets committed metadata survive power loss; NORMAL only process death.",
         ),
+        Setting(
+            name="metrics.port",
+            default=0,
+            maximum=65_535,
+            doc="Where Prometheus finds /metrics; 0: nowhere. Each broker needs a port of its own.",
+        ),
+        Setting(
+            name="metrics.host",
+            default="127.0.0.1",
+            doc="The address /metrics is served at: anybody who reaches it may read.",
+        ),
         Setting(name="broker.rack", default="", doc="Where this broker stands; told to clients."),
         Setting(
             name="broker.session.timeout.ms",

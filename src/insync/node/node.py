@@ -12,6 +12,7 @@ from random import Random
 from typing import Protocol
 
 from insync.broker.awake import Awake
+from insync.broker.changes import Changes
 from insync.broker.cluster_view import ClusterView
 from insync.broker.configs import Configs
 from insync.broker.fetch import Fetch
@@ -22,6 +23,7 @@ from insync.broker.producer_ids import ProducerIds
 from insync.broker.reads import ReadPool
 from insync.broker.replicas import Replicas
 from insync.broker.requests import Requests
+from insync.broker.scrapes import Scrapes
 from insync.broker.server import SWEEPS_UNTIL_IDLE, Connection, Connections
 from insync.broker.settings import Settings
 from insync.broker.topics import Topics
@@ -32,7 +34,7 @@ from insync.metadata import paths
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.records import BrokerRecord
 from insync.metadata.store import Create, Delete, MetadataStore
-from insync.rules.refusals import BadSetting
+from insync.rules.refusals import BadSetting, Refusal
 from insync.rules.values import BrokerId, Incarnation
 from insync.storage.config import LogConfig
 from insync.storage.directory import LogDirectory
@@ -89,6 +91,10 @@ def listener_address(settings: Settings) -> tuple[str, int]:
     if scheme != "PLAINTEXT" or not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004
         raise BadSetting(f"listeners is {text!r}; write PLAINTEXT://HOST:PORT")
     return host, int(port)
+
+
+async def _nothing_to_end() -> None:
+    pass
 
 
 class Node:
@@ -156,7 +162,9 @@ class Node:
             fetch=Fetch(self.replicas, self.view, self._sessions(), world.reads),
         )
         frame_bytes_max = self.settings.integer("socket.request.max.bytes")
-        self._listener = await world.network.listen(
+        self._end_metrics = await self._serve_metrics()
+        self._listener = await self._listen(
+            "listeners",
             self.host,
             self.port,
             lambda: Connection(
@@ -194,6 +202,7 @@ class Node:
         for connection in self._connections:
             connection.close()
         await self._listener.wait_closed()
+        await self._end_metrics()
         try:
             self.replicas.checkpoint()
             self.directory.close()
@@ -201,6 +210,36 @@ class Node:
             logger.warning("the next start will recover the logs: %s", refusal)
         self.world.reads.close()
         await self.world.store.close()
+
+    async def _listen(
+        self, setting: str, host: str, port: int, protocol: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        try:
+            return await self.world.network.listen(host, port, protocol)
+        except Refusal as refusal:
+            raise BadSetting(f"{refusal}; choose another address in {setting}") from None
+
+    async def _serve_metrics(self) -> Callable[[], Awaitable[None]]:
+        """Serve /metrics if it is asked for; returns what ends it."""
+        port = self.settings.integer("metrics.port")
+        if not port:
+            return _nothing_to_end
+        # Imported by who needs it: it takes longer than the rest of a broker's start.
+        from insync.broker.metrics import Metrics  # noqa: PLC0415
+
+        changes = Changes(self.broker, self.world.store)
+        metrics = Metrics(replicas=self.replicas, view=self.view, awake=self.awake, changes=changes)
+        scrapes = Scrapes(metrics.text, clock_ms=self.world.clock_ms)
+        host = self.settings.text("metrics.host")
+        listener = await self._listen("metrics.port", host, port, scrapes.connection)
+
+        async def end() -> None:
+            changes.stop()
+            listener.close()
+            scrapes.close()
+            await listener.wait_closed()
+
+        return end
 
     def _sessions(self) -> FetchSessions:
         return FetchSessions(

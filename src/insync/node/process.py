@@ -46,10 +46,7 @@ class SocketNetwork:
         try:
             return await loop.create_server(protocol, host, port, backlog=1_024)
         except OSError as error:
-            raise PortInUse(
-                f"cannot serve at {host}:{port}: {error.strerror or error}; "
-                "choose another address in listeners"
-            ) from None
+            raise PortInUse(f"cannot serve at {host}:{port}: {error.strerror or error}") from None
 
 
 def raised_descriptor_limit() -> int:

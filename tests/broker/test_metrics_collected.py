@@ -1,0 +1,248 @@
+"""What a broker tells Prometheus, on virtual time, beside what is known to be so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from math import inf
+from random import Random
+
+import pytest
+from one_broker import OneBroker, on_virtual_time
+from prometheus_client.parser import text_string_to_metric_families
+from simulated import SETTINGS
+
+from insync.broker.changes import Changes
+from insync.broker.metrics import DETAIL_MAX, Metrics
+from insync.client.admin import Admin, NewTopic
+from insync.client.admin_connections import Connections
+from insync.client.partition_client import PartitionClient
+from insync.metadata.records import encode_state
+from insync.metadata.store import Change, Entry
+from insync.node.node import Node
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId, LeaderEpoch
+from insync.sim.cluster import Cluster
+from insync.sim.virtual_loop import VirtualLoop
+
+Samples = dict[tuple[str, str], float]
+SERVER = "kafka_server_replicamanager_"
+PARTITIONS = 250
+CONTROLLER = "kafka_controller_kafkacontroller_"
+
+
+def metrics_of(node: Node) -> Metrics:
+    return Metrics(
+        replicas=node.replicas,
+        view=node.view,
+        awake=node.awake,
+        changes=Changes(node.broker, node.world.store),
+    )
+
+
+def samples(metrics: Metrics) -> Samples:
+    """By name and by follower, if it has one."""
+    return {
+        (sample.name, sample.labels.get("follower", "")): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+        if "partition" not in sample.labels
+    }
+
+
+async def a_cluster(loop: VirtualLoop, topics: list[NewTopic]) -> Cluster:
+    settings = {**SETTINGS, "replica.lag.time.max.ms": "2000"}
+    cluster = Cluster(loop, Random(3), settings=settings)  # noqa: S311
+    for number in cluster.brokers:
+        await cluster.start(number)
+    await asyncio.sleep(1)
+    host = cluster.network.host(200)
+    async with Admin(Connections(host, cluster.addresses)) as admin:
+        for topic in topics:
+            await admin.create_topic(topic)
+    await asyncio.sleep(1)
+    return cluster
+
+
+def node_of(cluster: Cluster, number: int) -> Node:
+    node = cluster.brokers[number].node
+    assert node is not None
+    return node
+
+
+def test_a_follower_that_is_cut_off_is_seen_until_it_leaves() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        cluster = await a_cluster(
+            loop,
+            [
+                NewTopic(name="t", assignment=[[1, 2, 3]]),
+                NewTopic(name="u", assignment=[[2, 1, 3]]),
+            ],
+        )
+        writer = PartitionClient(cluster.network.host(201), cluster.addresses, "t", 0)
+        await writer.append([b"0"] * 7)
+        await asyncio.sleep(1)
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in cluster.brokers}
+        told = samples(metrics[1])
+        assert told[f"{SERVER}partitioncount", ""] == 2
+        assert told[f"{SERVER}leadercount", ""] == 1
+        assert told[f"{SERVER}underreplicatedpartitions", ""] == 0
+        assert told[f"{SERVER}atminisrpartitioncount", ""] == 0
+        assert told["kafka_server_brokertopicmetrics_messagesin_total", ""] == 7
+        size = node_of(cluster, 1).replicas.held["t", 0].log.size_bytes
+        assert told["kafka_server_brokertopicmetrics_bytesin_total", ""] == size
+        assert told["kafka_server_brokertopicmetrics_replicationbytesout_total", ""] == 2 * size
+        for number in (2, 3):
+            inwards = samples(metrics[number])
+            assert inwards["kafka_server_brokertopicmetrics_replicationbytesin_total", ""] == size
+            assert told["insync_follower_lag_seconds", str(number)] == 0
+        assert told["insync_next_eviction_seconds", ""] == inf
+        cluster.network.cut(1, 3)
+        writing = loop.create_task(writer.append([b"1"] * 5))
+        await asyncio.sleep(1)
+        told = samples(metrics[1])
+        assert told["insync_follower_lag_messages", "3"] == 5
+        assert told["insync_follower_lag_messages", "2"] == 0
+        lag_s = told["insync_follower_lag_seconds", "3"]
+        assert lag_s == pytest.approx(1.1, abs=0.15)
+        assert told["insync_next_eviction_seconds", ""] == pytest.approx(2.001 - lag_s)
+        text = metrics[1].text().decode()
+        label = '{follower="3",partition="0",topic="t"}'
+        assert f"insync_partition_follower_lag_seconds{label} {lag_s}" in text
+        await writing
+        told = samples(metrics[1])
+        assert told[f"{SERVER}isrshrinks_total", ""] == 1
+        assert told[f"{SERVER}isrexpands_total", ""] == 0
+        assert told[f"{SERVER}underreplicatedpartitions", ""] == 1
+        assert told[f"{SERVER}atminisrpartitioncount", ""] == 1
+        assert told["insync_follower_partitions_out_of_sync", "3"] == 1
+        assert told["insync_next_eviction_seconds", ""] == inf
+        others = samples(metrics[2])
+        assert others[f"{SERVER}isrshrinks_total", ""] == 0, "told by its leader only"
+        cluster.network.heal()
+        await asyncio.sleep(5)
+        told = samples(metrics[1])
+        assert told[f"{SERVER}isrexpands_total", ""] == 1
+        assert told[f"{SERVER}underreplicatedpartitions", ""] == 0
+
+    on_virtual_time(story)
+
+
+def test_a_dead_leader_is_seen_by_the_controller() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        topics = [NewTopic(name="t", assignment=[[1, 2]]), NewTopic(name="lone", assignment=[[1]])]
+        cluster = await a_cluster(loop, topics)
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in (2, 3)}
+        assert cluster.controller() == 1
+        assert samples(metrics[2])[f"{CONTROLLER}activecontrollercount", ""] == 0
+        cluster.kill(1)
+        await asyncio.sleep(2)
+        controller = cluster.controller()
+        assert controller in metrics
+        told = samples(metrics[controller])
+        assert told[f"{CONTROLLER}activecontrollercount", ""] == 1
+        assert told[f"{CONTROLLER}offlinepartitionscount", ""] == 1
+        assert told[f"{CONTROLLER}globalpartitioncount", ""] == 2
+        assert told[f"{CONTROLLER}globaltopiccount", ""] == 2
+        assert told[f"{CONTROLLER}activebrokercount", ""] == 2
+        assert told[f"{CONTROLLER}preferredreplicaimbalancecount", ""] == 2
+        stats = "kafka_controller_controllerstats_"
+        assert told[f"{stats}leaderelectionrateandtimems_count", ""] == 1
+        assert told[f"{stats}uncleanleaderelections_total", ""] == 0
+        (other,) = (number for number in metrics if number != controller)
+        told = samples(metrics[other])
+        assert told[f"{CONTROLLER}activecontrollercount", ""] == 0
+        assert told[f"{CONTROLLER}offlinepartitionscount", ""] == 0
+        assert told[f"{stats}leaderelectionrateandtimems_count", ""] == 0
+
+    on_virtual_time(story)
+
+
+def test_stalls_are_counted() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        cluster = await a_cluster(loop, [NewTopic(name="t", assignment=[[1, 2, 3]])])
+        metrics = metrics_of(node_of(cluster, 2))
+        assert samples(metrics)["insync_stalls_total", ""] == 0
+        cluster.pause(2)
+        await asyncio.sleep(0.7)
+        cluster.resume(2)
+        await asyncio.sleep(0.2)
+        told = samples(metrics)
+        assert told["insync_stalls_total", ""] == 1
+        assert told["insync_stalled_seconds_total", ""] == pytest.approx(0.7, abs=0.1)
+
+    on_virtual_time(story)
+
+
+def test_a_resignation_is_told_from_other_changes_of_leader() -> None:
+    def state(isr: tuple[int, ...], leader: int | None, epoch: int) -> PartitionState:
+        return PartitionState(
+            replicas=tuple(map(BrokerId, (2, 1, 3))),
+            isr=tuple(map(BrokerId, isr)),
+            leader=None if leader is None else BrokerId(leader),
+            leader_epoch=LeaderEpoch(epoch),
+        )
+
+    def resignations(before: PartitionState, after: PartitionState) -> int:
+        class Store:
+            def watch(self, _: object) -> object:
+                return lambda: None
+
+            def get(self, _: str) -> None:
+                return None
+
+        changes = Changes(BrokerId(1), Store())  # type: ignore[arg-type]
+        path = "/brokers/topics/t/partitions/0/state"
+        entries = [Entry(path, encode_state(each), 0) for each in (before, after)]
+        changes._on_changes([Change(path, *entries)])
+        return changes.resignations
+
+    led_by_1 = state((2, 1, 3), 1, 5)
+    assert resignations(led_by_1, state((2, 3, 1), 3, 6)) == 1
+    assert resignations(led_by_1, state((2, 3, 1), 2, 6)) == 1
+    assert resignations(led_by_1, state((2, 1, 3), 2, 6)) == 0, "given back to the preferred one"
+    assert resignations(led_by_1, state((2, 3), 2, 6)) == 0, "dead"
+    assert resignations(led_by_1, state((2, 1, 3), None, 6)) == 0
+    assert resignations(state((1, 2, 3), 2, 5), state((1, 3, 2), 3, 6)) == 0, "somebody else"
+
+
+def test_many_partitions_cost_a_scrape_little() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        cluster = await a_cluster(
+            loop, [NewTopic(name="t", assignment=[[1, 2, 3] for _ in range(PARTITIONS)])]
+        )
+        metrics = metrics_of(node_of(cluster, 1))
+        told = samples(metrics)
+        assert told[f"{SERVER}leadercount", ""] == PARTITIONS
+        assert told[f"{SERVER}underreplicatedpartitions", ""] == 0
+        assert _least_s(metrics) < 0.03, "a millisecond or two on a free core"
+        cluster.kill(3)
+        await asyncio.sleep(1)
+        told = samples(metrics)
+        assert told["insync_follower_partitions_out_of_sync", "3"] == PARTITIONS
+        assert metrics.text().count(b"insync_partition_follower_lag_seconds{") <= DETAIL_MAX
+
+    on_virtual_time(story)
+
+
+def _least_s(metrics: Metrics) -> float:
+    def once() -> float:
+        began_s = time.perf_counter()
+        metrics.text()
+        return time.perf_counter() - began_s
+
+    return min(once() for _ in range(5))
+
+
+def test_no_port_no_metrics() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        one = OneBroker(loop)
+        await one.start(partitions=1)
+        assert ("127.0.0.1", 9_100) not in one.network._listeners
+        other = OneBroker(loop, metrics_port="9100")
+        await other.node.start()
+        assert ("127.0.0.1", 9_100) in other.network._listeners
+        await other.node.stop()
+        assert ("127.0.0.1", 9_100) not in other.network._listeners
+
+    on_virtual_time(story)
