@@ -27,12 +27,9 @@ class Scraped:
     """A cluster whose brokers serve /metrics, each at a port of its own."""
 
     def __init__(self, settings: dict[str, str]) -> None:
-        self.cluster = Cluster(settings=settings)
-        ports = free_ports(len(self.cluster.brokers))
+        ports = free_ports(3)
+        self.cluster = Cluster(settings={**settings, "metrics.port": str(ports[0])})
         self.ports = dict(zip(self.cluster.brokers, ports, strict=True))
-        for broker, each in self.cluster.brokers.items():
-            with each.config.open("a") as config:
-                config.write(f"metrics.port={self.ports[broker]}\n")
 
     def text(self, broker: int) -> str:
         address = f"http://{HOST}:{self.ports[broker]}/metrics"
@@ -124,10 +121,10 @@ def test_garbage_and_dawdlers_disturb_nobody(scraped: Scraped) -> None:
             each.close()
 
 
-def test_a_port_in_use_is_said_in_one_line() -> None:
+def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        cluster = Cluster(brokers=1, settings={"metrics.port": str(port)})
+        cluster = Cluster(brokers=1, settings={"metrics.port": str(port)}, folder=tmp_path)
         expected = (
             f"cannot serve at {HOST}:{port}: .*in use; choose another address in metrics.port"
         )

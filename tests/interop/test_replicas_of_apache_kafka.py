@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster_helpers import QUIET, eventually
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from insync.cli import main as cli
 from peers.apache_kafka import ApacheKafka
@@ -21,42 +29,100 @@ SETTINGS = {
 }
 
 
-def test_a_follower_of_apache_kafka_that_stops(capsys: pytest.CaptureFixture[str]) -> None:
-    with ApacheKafka(nodes=3, settings=SETTINGS) as kafka:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+RATE = 100_000  # bytes per second: what the follower that was away may catch up with
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[ApacheKafka]:
+    with ApacheKafka(nodes=3, settings=SETTINGS) as started:
+        admin = AdminClient({"bootstrap.servers": started.bootstrap, **QUIET})
         topic = NewTopic("orders", 1, replica_assignment=[[1, 2, 3]])
         admin.create_topics([topic])["orders"].result(30)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap, "acks": 1, **QUIET})
+        yield started
 
-        def write(count: int) -> None:
-            for number in range(count):
-                producer.produce("orders", value=b"%0100d" % number, partition=0)
-            assert producer.flush(30) == 0
 
-        def look(*flags: str) -> tuple[int, dict[str, Any], dict[int, Any]]:
-            code = cli.main(["replicas", "--bootstrap-server", kafka.bootstrap, "--json", *flags])
-            captured = capsys.readouterr()
-            assert captured.out, captured.err
-            told = json.loads(captured.out)
-            return code, told, {row["follower"]: row for row in told["followers"]}
+def write(kafka: ApacheKafka, count: int) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "acks": 1, **QUIET})
+    for number in range(count):
+        producer.produce("orders", value=b"%01000d" % number, partition=0)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    assert producer.flush(30) == 0
 
-        write(1_000)
 
-        def is_level() -> bool:
-            code, told, rows = look("--topic", "orders")
-            assert not told["exact"]
-            return code == 0 and [rows[broker]["why"] for broker in (2, 3)] == ["level", "level"]
+Told = tuple[int, dict[str, Any], dict[int, Any]]
 
-        eventually(is_level, within_s=30, what="both followers are level")
-        assert all(row["lag_is_estimated"] for row in look()[2].values())
-        kafka.pause(3)
-        try:
-            write(2_000)
-            code, told, rows = look("--topic", "orders")
-        finally:
-            kafka.resume(3)
-        assert code == 1
-        assert told["problems"] == ["broker 3: does not answer"]
-        assert rows[2]["why"] == "level"
-        assert rows[3]["problem"] == "its broker does not answer for it"
-        eventually(is_level, within_s=60, what="both followers are level again")
+
+def look(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> Told:
+    """The exit code, all that was told, and each follower's row."""
+    flags = ["--topic", "orders", "--json"]
+    code = cli.main(["replicas", "--bootstrap-server", kafka.bootstrap, *flags])
+    captured = capsys.readouterr()
+    assert captured.out, captured.err
+    told = json.loads(captured.out)
+    assert not told["exact"]
+    return code, told, {row["follower"]: row for row in told["followers"]}
+
+
+def await_level(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    def is_level() -> bool:
+        code, _, rows = look(kafka, capsys)
+        assert all(row["lag_is_estimated"] for row in rows.values())
+        return code == 0 and [rows[broker]["why"] for broker in (2, 3)] == ["level", "level"]
+
+    eventually(is_level, within_s=90, what="both followers are level")
+
+
+def test_a_follower_that_stops(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    write(kafka, 1_000)
+    await_level(kafka, capsys)
+    kafka.pause(3)
+    try:
+        write(kafka, 2_000)
+        code, told, rows = look(kafka, capsys)
+    finally:
+        kafka.resume(3)
+    assert code == 1
+    assert told["problems"] == ["broker 3: does not answer"]
+    assert rows[2]["why"] == "level"
+    assert rows[3]["problem"] == "its broker does not answer for it"
+    await_level(kafka, capsys)
+
+
+def test_a_follower_that_was_away_and_is_held_back(
+    kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-73's throttle keeps it from catching up at once, so that it can be watched."""
+    await_level(kafka, capsys)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
+
+    def set_config(kind: ResourceType, name: str, key: str, value: str) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(kind, name, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    replicas = "follower.replication.throttled.replicas"
+    set_config(ResourceType.TOPIC, "orders", replicas, "0:3")
+    rate = "follower.replication.throttled.rate"
+    set_config(ResourceType.BROKER, "3", rate, str(RATE))
+    kafka.kill(3)
+    write(kafka, 20_000)
+    code, _, rows = look(kafka, capsys)
+    assert code == 1
+    assert rows[3]["problem"] == "its broker does not answer for it"
+    kafka.restart(3)
+    row: dict[str, Any] = {}
+
+    def catches_up() -> bool:
+        row.update(look(kafka, capsys)[2][3])
+        return row["catches_up_in_ms"] is not None
+
+    eventually(catches_up, within_s=60, what="it is seen catching up")
+    assert not row["in_sync"]
+    assert row["why"].startswith("catching up, ")
+    assert 0 < row["lag_messages"] < 20_000
+    assert row["lag_ms"] > 0
+    assert row["lag_is_at_least"], "nobody looked when this was written"
+    assert row["lag_bytes"] == pytest.approx(1_000 * row["lag_messages"], rel=0.5)
+    set_config(ResourceType.BROKER, "3", rate, str(1 << 30))
+    await_level(kafka, capsys)

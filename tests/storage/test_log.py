@@ -221,3 +221,34 @@ def test_truncating_to_the_end_forgets_an_epoch_without_records() -> None:
     assert log.truncate_to(log.end) == 2
     assert log.epochs == before
     assert open_log(disk).epochs == before
+
+
+def test_the_bytes_from_an_offset_on() -> None:
+    log = open_log(MemoryDisk())
+    sizes = {}  # of each batch, by its first offset
+    for count in (1, 3, 2, 30, 4, 1, 25, 6, 2):
+        result = append(log, batch(count))
+        sizes[result.base_offset] = result.bytes
+    assert len(log.segment_bases) > 1
+    for offset in sizes:
+        assert log.bytes_from(offset) == sum(sizes[base] for base in sizes if base >= offset)
+    assert log.bytes_from(log.end) == 0
+    assert log.bytes_from(log.end + 5) == 0
+    assert log.bytes_from(-1) == log.size_bytes
+    assert log.bytes_from(2) == log.bytes_from(1), "all of its batch"
+
+
+def test_the_bytes_of_a_segment_whose_index_is_on_disk_are_guessed() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for _ in range(40):
+        append(log, batch(5))
+    log.close()
+    log = open_log(disk, clean=True)
+    first, second, *_ = log.segment_bases
+    assert not log._segments[0].is_loaded
+    middle = first + (second - first) // 2
+    guessed = log.bytes_from(middle)
+    assert not log._segments[0].is_loaded, "it did not read for it"
+    read(log, first)  # loads it
+    assert guessed == pytest.approx(log.bytes_from(middle), rel=0.1)

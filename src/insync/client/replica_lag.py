@@ -6,7 +6,7 @@ too) and how large it is (DescribeLogDirs, if offered). Lag as time is then an e
 ago the leader's end, as sampled at each look, was where the follower's end is now; behind all
 samples it is at least as long as we have been looking.
 
-Whether a follower catches up or falls back is seen between two looks, on either kind.
+Whether a follower catches up or falls back is seen between looks, on either kind.
 A broker that does not answer costs its own rows only; the report says which.
 """
 
@@ -37,6 +37,9 @@ BROKER_WITHIN_MS: Final = 2_000
 SILENT_WITHIN_MS: Final = 200
 """The same for one that did not answer when it was asked last."""
 
+TREND_MS: Final = 10_000
+"""Followers fetch a lot at a time, or wait for their throttle: one look to the next says little."""
+
 Place = tuple[str, int, int]  # topic, partition, follower
 
 
@@ -54,7 +57,7 @@ class FollowerRow:
     lag_is_at_least: bool = False
     messages: int | None = None
     bytes: int | None = None
-    catches_up_in_ms: int | None = None  # at the pace between the last two looks
+    catches_up_in_ms: int | None = None  # at its pace over the latest looks
     falls_back: bool = False
     leaves_in_ms: int | None = None
     silent_ms: int | None = None
@@ -124,7 +127,7 @@ class ReplicaLag:
         self._is_wanted = is_wanted
         self._ends: dict[TopicPartition, _Ends] = {}
         self._silent: frozenset[int] = frozenset()  # did not answer the last time
-        self._before: dict[Place, tuple[int, int]] = {}  # messages behind, and when
+        self._before: dict[Place, deque[tuple[int, int]]] = {}  # when, and messages behind
 
     async def look(self, topics: Sequence[Topic]) -> Report:
         """These topics' followers, as things stand now; `topics` is fresh from Metadata."""
@@ -300,13 +303,16 @@ class ReplicaLag:
         if row.messages is None:
             return row
         now_ms = self._clock_ms()
-        before = self._before.get(row.place)
-        self._before[row.place] = row.messages, now_ms
-        if before is None or row.is_level or now_ms <= before[1]:
+        looks = self._before.setdefault(row.place, deque(maxlen=SAMPLES_MAX))
+        while len(looks) > 1 and looks[0][0] < now_ms - TREND_MS:
+            looks.popleft()
+        first_ms, behind_then = looks[0] if looks else (now_ms, row.messages)
+        looks.append((now_ms, row.messages))
+        if row.is_level or now_ms == first_ms:
             return row
-        caught_up = before[0] - row.messages
+        caught_up = behind_then - row.messages
         if caught_up > 0:
-            left_ms = row.messages * (now_ms - before[1]) // caught_up
+            left_ms = row.messages * (now_ms - first_ms) // caught_up
             return replace(row, catches_up_in_ms=left_ms)
         return replace(row, falls_back=caught_up < 0)
 

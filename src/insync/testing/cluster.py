@@ -43,6 +43,14 @@ __all__ = ["HOST", "BrokerFailed", "BrokerProcess", "Cluster", "free_ports"]
 TOLD_WITHIN_S: Final = 10.0
 
 
+def _own(settings: Mapping[str, str], index: int) -> Mapping[str, str]:
+    """The settings of one of several brokers: they have ports for metrics in a row."""
+    port = settings.get("metrics.port", "0")
+    if not port.isdecimal() or int(port) == 0:
+        return settings
+    return {**settings, "metrics.port": str(int(port) + index)}
+
+
 class Cluster:
     """A cluster in a folder of its own, which goes when the cluster does."""
 
@@ -62,8 +70,10 @@ class Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         program = FAULTY_BROKER if with_faults else PLAIN_BROKER
         self.brokers = {
-            broker: BrokerProcess(broker, port, self.folder, settings or {}, program)
-            for broker, port in (ports or dict(enumerate(free_ports(brokers), start=1))).items()
+            broker: BrokerProcess(broker, port, self.folder, _own(settings or {}, index), program)
+            for index, (broker, port) in enumerate(
+                (ports or dict(enumerate(free_ports(brokers), start=1))).items()
+            )
         }
 
     @property
