@@ -119,6 +119,7 @@ class OneBroker:
             "node.id": "1",
             "listeners": "PLAINTEXT://broker:9092",
             "log.dirs": "/logs",
+            "telemetry.enable": "false",
             "metadata.dir": "/unused",
             **{name.replace("_", "."): value for name, value in settings.items()},
         }

@@ -23,11 +23,21 @@ for unwanted in {unwanted}:
 import hypothesis.strategies  # nobody is kept from it
 """
 
+UNWANTED_IN_BROKERS = [
+    "hypothesis",
+    "nanoarrow",
+    "prometheus_client",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "typer",
+]
+
 
 @pytest.mark.parametrize(
     ("program", "unwanted"),
     [
-        (BROKER, ["hypothesis", "prometheus_client", "pydantic", "rich", "typer"]),
+        (BROKER, UNWANTED_IN_BROKERS),
         (CLUSTER, ["hypothesis", "insync.node", "insync.scenarios", "asyncio", "rich"]),
     ],
 )

@@ -56,7 +56,7 @@ def fill(cluster: Cluster, topic: str, count: int, *, partitions: int = 1) -> In
 
 
 def test_the_command_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    with Cluster(brokers=3) as cluster:
+    with Cluster(brokers=3, settings={"telemetry.enable": "false"}) as cluster:
         topics = topics_of(capsys, cluster)
         assert topics("--list") == []
         assert topics("--create", "--topic", "one", "--partitions", "2") == {"created": ["one"]}

@@ -197,15 +197,45 @@ def test_attributes_are_told_apart() -> None:
         assert (header.is_transactional, header.is_control) == (transactional, control)
 
 
-def test_only_whole_uncompressed_batches_are_read_record_by_record() -> None:
-    compressed = bytearray(ONE)
-    struct.pack_into(">h", compressed, 21, 1)
-    for data in (b"", ONE[:60], bytes(compressed)):
-        with pytest.raises(CorruptBatch, match="uncompressed"):
+def test_only_whole_plain_or_gzipped_batches_are_read_record_by_record() -> None:
+    for codec in (2, 3, 4):
+        compressed = bytearray(ONE)
+        struct.pack_into(">h", compressed, 21, codec)
+        with pytest.raises(CorruptBatch, match="plain or gzipped"):
+            list(batches.records(bytes(compressed)))
+    for data in (b"", ONE[:60]):
+        with pytest.raises(CorruptBatch, match="plain or gzipped"):
             list(batches.records(data))
     for size in range(61, len(ONE)):
         with pytest.raises(CorruptBatch, match="beyond its batch"):
             list(batches.records(ONE[:size]))
+
+
+def test_a_gzipped_batch_is_the_same_records_in_less() -> None:
+    pairs: list[tuple[bytes | None, bytes | None]] = [(b"k", b"v" * 10_000), (None, None)]
+    zipped = build(pairs, is_zipped=True)
+    assert len(zipped) < 300
+    header = batches.read_header(zipped)
+    assert header is not None
+    batches.check(zipped, header)
+    assert list(batches.records(zipped)) == pairs
+
+
+@pytest.mark.parametrize("cut", [61, 70, -1])
+def test_what_is_not_gzip_or_cut_off_is_refused(cut: int) -> None:
+    zipped = build([(b"k", b"v" * 1_000)], is_zipped=True)
+    with pytest.raises(CorruptBatch):
+        list(batches.records(zipped[:cut]))
+    mangled = zipped[:61] + b"no" + zipped[63:]
+    with pytest.raises(CorruptBatch, match="not gzipped"):
+        list(batches.records(mangled))
+
+
+def test_a_small_batch_cannot_claim_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    zipped = build([(None, bytes(100_000))], is_zipped=True)
+    monkeypatch.setattr(batches, "UNZIPPED_BYTES_MAX", 50_000)
+    with pytest.raises(CorruptBatch, match="more than 50000"):
+        list(batches.records(zipped))
 
 
 def test_record_headers_are_passed_over() -> None:

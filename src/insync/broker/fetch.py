@@ -41,6 +41,7 @@ from insync.rules.follower import Fetch as FollowerFetch
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.storage.errors import OffsetOutOfRange, StorageRefusal
 from insync.storage.log import ReadResult, WouldBlock
+from insync.telemetry.schemas import CANCELLED, DIVERGING, ERROR, OK
 from insync.wire.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -85,8 +86,7 @@ class Fetch:
             return
         is_full = request.session_epoch in (CLOSE_EPOCH, FIRST_EPOCH)
         Attempt(self, reply, request, reader, is_full=is_full).look()
-        # What the session says of partitions it does not list counts from the next request on.
-        reader.fetched_at_ms = self.replicas.clock_ms()
+        reader.asked_at(self.replicas.clock_ms(), max_wait_ms=request.max_wait_ms)
 
     def _is_proven(self, reply: Reply, request: FetchRequest) -> bool:
         """A replica id is believed only from a broker that proved itself (CVE-2018-1288)."""
@@ -286,6 +286,7 @@ class Attempt:
         asked, log = interest.asked, found.log
         parted = _divergence(found, asked)
         if parted is not None:
+            self._note_refused(found, asked, DIVERGING)
             return FetchedPartition(
                 asked.partition,
                 ErrorCode.none,
@@ -295,6 +296,7 @@ class Attempt:
             )
         leader_end = log.end
         if not log.start <= asked.fetch_offset <= leader_end:
+            self._note_refused(found, asked, ERROR)
             return _refused(found, asked, ErrorCode.offset_out_of_range)
         is_follower = self._reader.follower is not None
         up_to = leader_end if is_follower else found.high_watermark
@@ -313,7 +315,8 @@ class Attempt:
             self._read_later(interest, found, left, up_to=up_to, min_one_batch=min_one_batch)
             data = None
         elif self._is_first and is_fresh:
-            self._note_fetch(interest, found, leader_end)
+            size_bytes = 0 if data is None else len(data.data)
+            self._note_fetch(interest, found, leader_end, size_bytes)
         interest.is_outside = is_follower and self._is_outside(found)
         watermark = found.high_watermark
         return FetchedPartition(
@@ -329,7 +332,9 @@ class Attempt:
         follower, term = self._reader.follower, found.term
         return term is not None and follower not in isr_rules.committed(term.isr)
 
-    def _note_fetch(self, interest: Interest, found: Replica, leader_end: int) -> None:
+    def _note_fetch(
+        self, interest: Interest, found: Replica, leader_end: int, size_bytes: int
+    ) -> None:
         follower = self._reader.follower
         replicas = self._fetch.replicas
         now_ms = replicas.clock_ms()
@@ -347,8 +352,24 @@ class Attempt:
                 log_start=Offset(max(0, asked.log_start)),
                 incarnation=Incarnation(self._request.replica_epoch),
             ),
+            size_bytes=size_bytes,
         )
         self._reader.hold((interest.topic, asked.partition), found)
+
+    def _note_refused(self, found: Replica, asked: FetchPartition, outcome: str) -> None:
+        """Written down, though to the rules such a fetch says nothing."""
+        follower = self._reader.follower
+        if self._is_first and follower is not None and found.record is not None:
+            found.record.fetch(
+                follower,
+                offset=asked.fetch_offset,
+                leader_end=found.log.end,
+                high_watermark=found.high_watermark,
+                log_start=max(0, asked.log_start),
+                size_bytes=0,
+                at_ms=self._fetch.replicas.clock_ms(),
+                outcome=outcome,
+            )
 
     # Reading what is not in memory.
 
@@ -420,12 +441,14 @@ class PendingRead:
         self._leader_end = leader_end
         self._incarnation = incarnation
         self._follower: BrokerId | None = None
+        self._parsed_at_ms = 0
 
     def begin(self, follower: BrokerId | None, *, parsed_at_ms: int) -> None:
         term = self._found.term
         if follower is None or term is None or follower not in term.followers:
             return
         self._follower = follower
+        self._parsed_at_ms = parsed_at_ms
         connection = self._attempt.connection
         self._attempt.fetch.reading_on(connection).pending[self] = None
         began = term.read_began(
@@ -441,14 +464,16 @@ class PendingRead:
         interest = self._interest
         is_wanted = interest.reading == self.read_id
         outcome = _outcome(future)
-        self._end(served=is_wanted and isinstance(outcome, ReadResult))
+        size_bytes = len(outcome.data) if isinstance(outcome, ReadResult) else None
+        self._end(size_bytes if is_wanted else None)
         if is_wanted:
             interest.reading = None
             interest.ahead = (self._epoch, outcome)
         self._attempt.read_is_over()
         interest.reader.wake()
 
-    def _end(self, *, served: bool) -> None:
+    def _end(self, served_bytes: int | None) -> None:
+        """With what was read for the follower; None: it failed, or nobody wants it any more."""
         follower = self._follower
         if follower is None:
             return
@@ -459,7 +484,11 @@ class PendingRead:
         term = self._found.term
         if term is None or term.epoch != self._epoch or follower not in term.followers:
             return
-        if served:
+        fetch.replicas.look_if_due(self._found, now_ms=now_ms)
+        term = self._found.term
+        assert term is not None, "a look ends no term"
+        is_pending = term.followers[follower].reads.find(self.read_id) is not None
+        if served_bytes is not None:
             ended = term.read_served(
                 follower,
                 read_id=self.read_id,
@@ -472,13 +501,33 @@ class PendingRead:
         else:
             ended = term.read_failed(follower, read_id=self.read_id)
             fetch.replicas.took_note(self._found, ended)
+        if is_pending:  # else its end is written down already
+            self._note(follower, now_ms, served_bytes or 0, ERROR if served_bytes is None else OK)
+
+    def _note(self, follower: BrokerId, now_ms: int, size_bytes: int, outcome: str) -> None:
+        asked = self._interest.asked
+        if self._found.record is not None:
+            self._found.record.fetch(
+                follower,
+                offset=asked.fetch_offset,
+                leader_end=self._leader_end,
+                high_watermark=self._found.high_watermark,
+                log_start=max(0, asked.log_start),
+                size_bytes=size_bytes,
+                at_ms=self._parsed_at_ms,
+                read_ms=now_ms - self._parsed_at_ms,
+                outcome=outcome,
+            )
 
     def connection_closed(self) -> None:
         """Whoever asked is gone: what is still being read for it keeps nobody in sync."""
         follower, term = self._follower, self._found.term
         if follower is not None and term is not None and follower in term.followers:
+            replicas = self._attempt.fetch.replicas
+            if term.followers[follower].reads.find(self.read_id) is not None:
+                self._note(follower, replicas.clock_ms(), 0, CANCELLED)
             closed = term.connection_closed(follower, connection=id(self._attempt.connection))
-            self._attempt.fetch.replicas.took_note(self._found, closed)
+            replicas.took_note(self._found, closed)
 
 
 def _outcome(future: asyncio.Future[ReadResult | WouldBlock]) -> ReadResult | ErrorCode:

@@ -8,6 +8,7 @@ there are and however often the reader asks.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from uuid import UUID
@@ -17,12 +18,15 @@ from kio.schema.errors import ErrorCode
 from insync.broker.replica import Replica
 from insync.rules.values import BrokerId, LeaderEpoch
 from insync.storage.log import ReadResult
+from insync.telemetry.recorder import Run
+from insync.telemetry.schemas import MERGED_GAP_MS
 from insync.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
 
 NO_SESSION: Final = 0
 CLOSE_EPOCH: Final = -1  # a full fetch outside any session, which ends the one it names
 FIRST_EPOCH: Final = 0  # a full fetch that would begin a session
 EPOCH_MAX: Final = 2_147_483_647
+RUNS_MAX: Final = 64  # of a session's requests, told apart by gaps; older ones are forgotten
 
 Place = tuple[str | UUID, int]  # a topic as the reader names it, and the partition's number
 
@@ -132,6 +136,7 @@ class Reader:
         "interests",
         "ready",
         "reserved_bytes",
+        "runs",
         "session_id",
         "waiting",
     )
@@ -145,7 +150,18 @@ class Reader:
         self.ready: dict[Interest, None] = {}  # in the order they are served
         self.reserved_bytes = 0  # by reads in the pool, and by what they brought
         self.waiting: Waiting | None = None
+        self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
         self._held: dict[Place, Replica] = {}
+
+    def asked_at(self, now_ms: int, *, max_wait_ms: int) -> None:
+        """What the session says of partitions it does not list counts from the next request on."""
+        self.fetched_at_ms = now_ms
+        runs = self.runs
+        if runs and now_ms - runs[-1][1] <= max_wait_ms + MERGED_GAP_MS:
+            first_ms, _, count = runs[-1]
+            runs[-1] = (first_ms, now_ms, count + 1)
+        else:
+            runs.append((now_ms, now_ms, 1))
 
     def ask(self, request: FetchRequest) -> None:
         """Take in what a request lists and forgets."""
@@ -192,8 +208,10 @@ class Reader:
         if replica is None or self.follower is None:
             return
         if replica.sessions.get(self.follower) is self:
-            del replica.sessions[self.follower]
             term = replica.term
+            if term is not None and replica.record is not None:
+                replica.record.carried(term, self.follower, self)
+            del replica.sessions[self.follower]
             if term is not None and self.follower in term.followers:
                 replica.advance(term.session_fetched(self.follower, at_ms=self.fetched_at_ms))
 

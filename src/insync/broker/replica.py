@@ -16,6 +16,7 @@ from insync.rules.acknowledgement import Verdict, after_append
 from insync.rules.leadership import Leadership
 from insync.rules.values import NEVER_MS, BrokerId, LeaderEpoch, Offset
 from insync.storage.log import Log
+from insync.telemetry.recorder import PartitionRecord, Session
 
 Told = Callable[[Verdict | None], None]  # None: this broker no longer leads
 
@@ -25,13 +26,6 @@ class Watcher(Protocol):
 
     def on_news(self, replica: Replica, *, grew: bool, committed: bool) -> None:
         """The log grew, more of it is committed; or neither, when the role or the ISR changed."""
-
-
-class SpokenFor(Protocol):
-    """A follower's fetch session: a request in it is a fetch of every partition it holds."""
-
-    @property
-    def fetched_at_ms(self) -> int: ...
 
 
 class Replica:
@@ -47,8 +41,10 @@ class Replica:
         "leader",
         "leader_watermark",
         "log",
+        "members",
         "min_isr",
         "process_time_max_ms",
+        "record",
         "sessions",
         "term",
         "timer_at_ms",
@@ -67,13 +63,16 @@ class Replica:
         self.leader_watermark = self.high_watermark  # as a follower was told: may be beyond its end
         self.epoch = LeaderEpoch(-1)
         self.term: Leadership | None = None
+        self.members: frozenset[BrokerId] | None = None  # the ISR by the latest state read
         self.min_isr = 1
         self.batch_bytes_max = 0
         self.process_time_max_ms: int | None = None  # KIP-501; None: a slow leader stays
         self.asks_again_at_ms = NEVER_MS  # not before this does it ask to resign
         self.timer_at_ms: int | None = None
         self.watchers: dict[Watcher, None] = {}  # in the order they came
-        self.sessions: dict[BrokerId, SpokenFor] = {}  # of followers that hold this partition
+        # Fetch sessions of followers that hold this partition: a request in one is a fetch of it.
+        self.sessions: dict[BrokerId, Session] = {}
+        self.record: PartitionRecord | None = None  # what this leader writes down
         self.is_expiring = False
         self._acks: list[tuple[int, int, int, Told]] = []  # (last offset, order, deadline, told)
         self._order = count()
@@ -86,6 +85,12 @@ class Replica:
     def session_fetched_at_ms(self) -> Mapping[BrokerId, int]:
         """When each follower last asked in the session that speaks for this partition."""
         return {broker: session.fetched_at_ms for broker, session in self.sessions.items()}
+
+    def note_sessions(self) -> None:
+        """Write down what fetch sessions have said for this partition: the rule takes it over."""
+        if self.record is not None and self.term is not None:
+            for broker, session in self.sessions.items():
+                self.record.carried(self.term, broker, session)
 
     def advance(self, term: Leadership) -> None:
         """Take the next state of this leadership, and tell whoever waited for it."""
@@ -126,7 +131,7 @@ class Replica:
 
     def abandon(self) -> None:
         """This broker leads no longer: nobody who waits here can be promised anything."""
-        self.term = None
+        self.term = self.record = None
         self.timer_at_ms = None
         acks, self._acks = self._acks, []
         for *_, told in sorted(acks):

@@ -37,6 +37,7 @@ from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, BrokerId, Incarnation, Offset
 from insync.storage.directory import LogDirectory
 from insync.storage.errors import StorageRefusal
+from insync.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Replicas:
         directory: LogDirectory,
         awake: Awake,
         wall_ms: Callable[[], int],
+        recorder: Recorder | None = None,
     ) -> None:
         self.broker = broker
         self.settings = settings
@@ -71,6 +73,7 @@ class Replicas:
         self.counts = Counts()
         self.held: dict[TopicPartition, Replica] = {}
         self.on_following: Callable[[Replica], None] = lambda _replica: None
+        self._recorder = recorder
         self._watermarks = directory.read_watermarks()
         self._commits: set[asyncio.Task[None]] = set()
         self._awake = awake
@@ -134,8 +137,10 @@ class Replicas:
         if (policy, wait_ms) != (found.term.policy, found.term.fetch_wait_max_ms):
             limit_ms = policy.lag_time_max_ms
             logger.info("%s-%d: in sync now by %s, %d ms", *found.key, policy.name, limit_ms)
+            found.note_sessions()
             ruled = found.term.with_rule(policy, fetch_wait_max_ms=wait_ms, now_ms=now_ms)
             found.advance(ruled)
+            self._record_rule(found, now_ms=now_ms)
 
     def _settings_of(self, topic: str) -> Settings:
         return self.settings.for_stored_topic(self.view.topic_configs.get(topic, {}))
@@ -198,6 +203,7 @@ class Replicas:
         now_ms = self.clock_ms()
         is_new_epoch = state.leader_epoch != found.epoch
         found.epoch, found.leader = state.leader_epoch, state.leader
+        members_before, found.members = found.members, frozenset(state.isr)
         settings = self._settings_of(found.key[0])
         self._take_limits(found, state, settings)
         if state.leader != self.broker or not self._may_lead():
@@ -210,8 +216,12 @@ class Replicas:
             found.abandon()
             found.log.begin_epoch(state.leader_epoch)
             found.advance(self._begin(found, state, settings, now_ms=now_ms))
+            self._record_term(found, members_before, now_ms=now_ms)
             self.on_following(found)
-        elif {found.term.leader, *found.term.followers} != set(state.replicas):
+            self._arm(found)
+            return
+        self._record_isr(found, members, now_ms=now_ms)
+        if {found.term.leader, *found.term.followers} != set(state.replicas):
             found.advance(found.term.assigned(state.replicas, members=members, now_ms=now_ms))
         else:
             if found.term.isr != isr_rules.settled(members) and isinstance(found.term.isr, Stable):
@@ -243,6 +253,36 @@ class Replicas:
         found.process_time_max_ms = rule.process_time_max_ms
         return rule.policy
 
+    def _record_term(
+        self, found: Replica, members_before: frozenset[BrokerId] | None, *, now_ms: int
+    ) -> None:
+        term = found.term
+        assert term is not None, "a leader's"
+        record = None if self._recorder is None else self._recorder.lead(found.key, term.epoch)
+        found.record, members = record, isr_rules.committed(term.isr)
+        if record is None:
+            return
+        self._record_rule(found, now_ms=now_ms)
+        version = self.view.versions[found.key]
+        record.settled(None, members_before or members, members, version=version, now_ms=now_ms)
+        record.append(base=term.end, end=term.end, size_bytes=0, now_ms=now_ms)
+
+    def _record_rule(self, found: Replica, *, now_ms: int) -> None:
+        term = found.term
+        if found.record is not None and term is not None:
+            found.record.rule(
+                term.policy,
+                fetch_wait_max_ms=term.fetch_wait_max_ms,
+                min_isr=found.min_isr,
+                now_ms=now_ms,
+            )
+
+    def _record_isr(self, found: Replica, members: frozenset[BrokerId], *, now_ms: int) -> None:
+        term = found.term
+        if found.record is not None and term is not None:
+            before, version = isr_rules.committed(term.isr), self.view.versions[found.key]
+            found.record.settled(term, before, members, version=version, now_ms=now_ms)
+
     def _drop(self, key: TopicPartition) -> None:
         found = self.held.pop(key, None)
         if found is not None:
@@ -253,11 +293,16 @@ class Replicas:
 
     # What followers bring.
 
-    def appended(self, found: Replica, end: int) -> None:
+    def appended(self, found: Replica, end: int, *, size_bytes: int = 0) -> None:
         """The leader's log ends at `end` now, unless writing took so long that it is known."""
         now_ms = self.clock_ms()
+        self.look_if_due(found, now_ms=now_ms)
         if found.term is None or end <= found.term.end:
             return
+        if found.record is not None:
+            found.note_sessions()
+            base = found.term.end
+            found.record.append(base=base, end=end, size_bytes=size_bytes, now_ms=now_ms)
         found.advance(
             found.term.append(
                 end=Offset(end),
@@ -267,14 +312,32 @@ class Replicas:
         )
         self._arm(found)
 
-    def fetched(self, found: Replica, follower: BrokerId, fetch: Fetch) -> None:
+    def fetched(
+        self, found: Replica, follower: BrokerId, fetch: Fetch, *, size_bytes: int = 0
+    ) -> None:
         """A follower's fetch took effect, as all that its session said before."""
         assert found.term is not None, "only a leader is fetched from"
-        term = found.term
+        self.look_if_due(found, now_ms=fetch.served_at_ms)
+        term, record = found.term, found.record
+        is_member = follower in isr_rules.committed(term.isr)
         session = found.sessions.get(follower)
         if session is not None:
+            if record is not None:
+                record.carried(term, follower, session)
             term = term.session_fetched(follower, at_ms=session.fetched_at_ms)
         self.took_effect(found, follower, term.fetch(follower, fetch))
+        if record is not None:
+            record.fetch(
+                follower,
+                offset=fetch.offset,
+                leader_end=fetch.leader_end,
+                high_watermark=found.high_watermark,
+                log_start=fetch.log_start,
+                size_bytes=size_bytes,
+                at_ms=fetch.at_ms,
+                # Each fetch of one outside may let it in: none is merged with another.
+                merges_within_ms=term.fetch_wait_max_ms if is_member else NEVER_MS,
+            )
 
     def took_effect(self, found: Replica, follower: BrokerId, term: Leadership) -> None:
         """After a fetch: it may be the one that lets its follower in."""
@@ -286,7 +349,10 @@ class Replicas:
         is_member = follower in isr_rules.committed(term.isr)
         if not is_member and not term.obstacles(follower, now_ms=now_ms):
             why = why_joining(term, follower, now_ms=now_ms)
-            self._propose(found, term.propose_join(follower), why)
+            proposal = term.propose_join(follower)
+            if found.record is not None:
+                found.record.decided(proposal, why, now_ms=now_ms)
+            self._propose(found, proposal, why)
         self._arm(found)
 
     def took_note(self, found: Replica, term: Leadership) -> None:
@@ -332,11 +398,17 @@ class Replicas:
         resigns_at_ms = self._resigning.due_ms(found)
         if resigns_at_ms is not None and (due_ms is None or resigns_at_ms < due_ms):
             due_ms = resigns_at_ms
+        due_ms = None if due_ms is None else max(due_ms, now_ms)
         if due_ms is None or (found.timer_at_ms is not None and found.timer_at_ms <= due_ms):
             return
         found.timer_at_ms = due_ms
-        delay_s = max(0, due_ms - now_ms) / 1_000
+        delay_s = (due_ms - now_ms) / 1_000
         asyncio.get_running_loop().call_later(delay_s, self._look, found, due_ms)
+
+    def look_if_due(self, found: Replica, *, now_ms: int) -> None:
+        """A deadline that has come is before whatever happens now, though its timer is late."""
+        if found.timer_at_ms is not None and found.timer_at_ms <= now_ms:
+            self._look(found, found.timer_at_ms)
 
     def _look(self, found: Replica, armed_for_ms: int) -> None:
         if found.timer_at_ms != armed_for_ms:
@@ -345,6 +417,7 @@ class Replicas:
         now_ms = self.clock_ms()
         if found.term is None or self._awake.is_draining:
             return  # once the sockets are read, all is looked at again
+        found.note_sessions()
         found.advance(found.term.with_watermark(now_ms=now_ms))
         leaving = found.term.leaving(
             now_ms=now_ms, session_fetched_at_ms=found.session_fetched_at_ms
@@ -356,7 +429,12 @@ class Replicas:
                 session_fetched_at_ms=found.session_fetched_at_ms,
                 now_ms=now_ms,
             )
-            self._propose(found, found.term.propose_leave(frozenset(leaving)), why)
+            proposal = found.term.propose_leave(frozenset(leaving))
+            if found.record is not None:
+                late_ms = now_ms - armed_for_ms
+                late = f"; decided {late_ms} ms after the deadline" if late_ms else ""
+                found.record.decided(proposal, why + late, now_ms=now_ms)
+            self._propose(found, proposal, why)
         self._resigning.look(found, incarnation=self.incarnation, now_ms=now_ms)
         self._arm(found)
 
@@ -364,6 +442,8 @@ class Replicas:
 
     def _on_stall(self, stall: Stall) -> None:
         """Nothing ran here for a while. Whether this broker still leads comes first."""
+        if self._recorder is not None:
+            self._recorder.stalled(stall)
         self.store.catch_up()
         if not self.store.is_alive(stall.ended_at_ms):
             return  # whoever asks hears that it leads nothing
@@ -373,6 +453,7 @@ class Replicas:
         for found in shaken:
             assert found.term is not None, "only what is led"
             logger.info("%s-%d: this leader stalled for %d ms", *found.key, stall.length_ms)
+            found.note_sessions()
             found.advance(
                 found.term.stalled(stall, session_fetched_at_ms=found.session_fetched_at_ms)
             )
@@ -452,6 +533,7 @@ class Replicas:
         now_ms = self.clock_ms()
         state = self.view.states.get(found.key)
         if state is not None and found.term is not None and state.leader_epoch == found.epoch:
+            self._record_isr(found, frozenset(state.isr), now_ms=now_ms)
             found.advance(found.term.settle(frozenset(state.isr), now_ms=now_ms))
             self._arm(found)
 

@@ -385,6 +385,38 @@ SETTINGS: Final = _table(
             minimum=1,
             doc="How often old files are looked for.",
         ),
+        Setting(
+            name="telemetry.enable",
+            default=True,
+            doc="Record what leaders see and decide in the topic __insync_telemetry.",
+        ),
+        Setting(
+            name="telemetry.publish.interval.ms",
+            default=2_000,
+            minimum=10,
+            maximum=INT_MAX,
+            doc="How often what was recorded is published.",
+        ),
+        Setting(
+            name="telemetry.topic.partitions",
+            default=8,
+            minimum=1,
+            maximum=1_000,
+            doc="Partitions of the telemetry topic, when it is created.",
+        ),
+        Setting(
+            name="telemetry.retention.bytes",
+            default=256 * MIB,
+            minimum=MIB,
+            doc="The size the telemetry topic is kept to, all its partitions together.",
+        ),
+        Setting(
+            name="telemetry.buffer.bytes",
+            default=32 * MIB,
+            minimum=64 * 1_024,
+            maximum=INT_MAX,
+            doc="Memory for what is not published yet; what finds no room is dropped and counted.",
+        ),
     )
 )
 

@@ -21,6 +21,7 @@ from insync.rules.refusals import Refusal
 from insync.wire import batches
 from insync.wire.apis import Api
 from insync.wire.fetch import (
+    FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -58,8 +59,15 @@ class Refused(Refusal):
 
 class PartitionClient:
     def __init__(
-        self, network: Network, bootstrap: Sequence[tuple[str, int]], topic: str, partition: int
+        self,
+        network: Network,
+        bootstrap: Sequence[tuple[str, int]],
+        topic: str,
+        partition: int,
+        *,
+        retry_s: float = RETRY_S,
     ) -> None:
+        self._retry_s = retry_s
         self._network = network
         self._bootstrap = list(bootstrap)
         self._topic = topic
@@ -72,13 +80,25 @@ class PartitionClient:
 
     async def append(self, values: Sequence[bytes]) -> int:
         """Append with acks=all until it is acknowledged; returns the first offset."""
+        return await self.append_records([(None, value) for value in values])
+
+    async def append_records(
+        self,
+        records: list[tuple[bytes | None, bytes | None]],
+        *,
+        timestamp_ms: int = 0,
+        is_zipped: bool = False,
+    ) -> int:
+        """The same with keys, if wanted with the batch compressed."""
         if self._producer_id is None:
             self._producer_id = await self._new_producer_id()
         batch = batches.build(
-            [(None, value) for value in values],
+            records,
+            timestamp_ms=timestamp_ms,
             producer_id=self._producer_id,
             producer_epoch=0,
             base_sequence=self._sequence,
+            is_zipped=is_zipped,
         )
         part = ProducePartition(self._topic, self._partition, batch)
         body = write_produce_request(PRODUCE_VERSION, ProduceRequest(None, ACKS_ALL, 1_000, [part]))
@@ -88,11 +108,18 @@ class PartitionClient:
                 continue
             (result,) = read_produce_response(PRODUCE_VERSION, *answer).results
             if await self._is_well(ErrorCode(result.error)):
-                self._sequence += len(values)
+                self._sequence += len(records)
                 return result.base_offset
 
     async def read(self, offset: int, *, max_bytes: int = 1 << 20) -> tuple[list[bytes], int]:
         """Committed values from `offset` on, and the offset to go on from."""
+        part = await self.read_batches(offset, max_bytes=max_bytes)
+        return _values(part.records or b"", offset)
+
+    async def read_batches(
+        self, offset: int, *, max_bytes: int = 1 << 20, from_start: bool = False
+    ) -> FetchedPartition:
+        """Committed batches as they are; `from_start` goes on where the log begins by now."""
         asked = FetchPartition(self._partition, -1, offset, -1, -1, max_bytes)
         request = FetchRequest(
             max_wait_ms=100, min_bytes=1, topics=[FetchTopic(self._topic, [asked])]
@@ -103,8 +130,10 @@ class PartitionClient:
             if answer is None:
                 continue
             ((_, (part,)),) = read_fetch_response(FETCH_VERSION, *answer).topics
+            if from_start and ErrorCode(part.error) is ErrorCode.offset_out_of_range:
+                return await self.read_batches(part.log_start, max_bytes=max_bytes)
             if await self._is_well(ErrorCode(part.error)):
-                return _values(part.records or b"", offset)
+                return part
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -116,7 +145,7 @@ class PartitionClient:
         if code not in RETRIABLE:
             raise Refused(f"{self._topic}-{self._partition}: {code.name}")
         self._leader = None
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(self._retry_s)
         return False
 
     async def _ask_leader(
@@ -127,7 +156,7 @@ class PartitionClient:
             if self._leader is None:
                 self._leader = await self._find_leader()
             if self._leader is None:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._retry_s)
                 return None
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 connection = await self._connection(self._leader)
@@ -136,7 +165,7 @@ class PartitionClient:
             if self._leader is not None:
                 self._drop(self._leader)
             self._leader = None
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._retry_s)
             return None
 
     async def _find_leader(self) -> tuple[str, int] | None:
@@ -164,7 +193,7 @@ class PartitionClient:
             answer = await self._ask_anybody(request)
             if answer is not None and answer.error_code is ErrorCode.none:
                 return int(answer.producer_id)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._retry_s)
 
     async def _ask_anybody(self, request: Any) -> Any:
         """The answer of the first broker that gives one; None if none does."""

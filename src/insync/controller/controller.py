@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from insync.controller.preferred import Rebalance, leaderships_to_return
 from insync.controller.resignations import CoolDown, hand_overs
@@ -25,7 +25,16 @@ from insync.metadata import paths
 from insync.metadata.cooling import cooling_by_state
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.records import BrokerRecord, decode_config, decode_state, encode_state
-from insync.metadata.store import Change, Check, Create, Delete, MetadataStore, Operation, Write
+from insync.metadata.store import (
+    Change,
+    Check,
+    Create,
+    Delete,
+    Entry,
+    MetadataStore,
+    Operation,
+    Write,
+)
 from insync.rules import election
 from insync.rules.election import NOBODY
 from insync.rules.partition_state import PartitionState
@@ -36,9 +45,13 @@ STEP_MAX = 5_000  # partitions changed in one step: the store's lock is held mea
 RETRY_MS = 50
 CONCERNS = (paths.CONTROLLER, paths.BROKER_IDS, paths.RESIGNATIONS, paths.COOLING)
 UNCLEAN = "unclean.leader.election.enable"
+BROKER_GONE, PREFERRED = "a broker came or went", "back to the preferred replica"
+RESIGNED, NO_ELECTION = "its leader resigned", ""
 
 logger = logging.getLogger(__name__)
 
+# A partition's leader changed, for a cause: told once the store has it.
+OnElection = Callable[[tuple[str, int], PartitionState, PartitionState, str], None]
 Changed = Mapping[str, tuple[PartitionState, int]]  # a state to be, and the version it builds on
 
 
@@ -51,7 +64,9 @@ class Controller:
         unclean_default: bool = False,
         rebalance: Rebalance | None = None,
         cooldown_ms: int = COOLDOWN_MS_DEFAULT,
+        on_election: OnElection = lambda *_: None,
     ) -> None:
+        self._on_election = on_election
         self._broker = broker
         self._store = store
         self._unclean_default = unclean_default
@@ -153,7 +168,7 @@ class Controller:
         live, seen = self._live(), self._seen()
         ended = [broker for broker in seen if live.get(broker) != seen[broker]]
         changed = self._after(frozenset(live), ended)
-        await self._commit(changed, live, marks=self._marks(live, seen))
+        await self._commit(changed, live, marks=self._marks(live, seen), cause=BROKER_GONE)
         if changed:
             logger.info("controller: %d partitions follow brokers %s", len(changed), sorted(live))
 
@@ -180,7 +195,7 @@ class Controller:
             cooling=cooling_by_state(self._store),
         )
         changed = {path: (state, versions[path]) for path, state in returned.items()}
-        await self._commit(changed, live)
+        await self._commit(changed, live, cause=PREFERRED)
         self._is_rebalance_due = False
         if changed:
             logger.info("controller: %d partitions are led by their first again", len(changed))
@@ -189,7 +204,9 @@ class Controller:
         """Let those who ask hand over, each with its cooling in the same step."""
         live = self._live()
         found = hand_overs(self._store, live=self._dealt_with(live))
-        await self._commit(found.changed, live, marks=found.refused, beside=found.beside)
+        await self._commit(
+            found.changed, live, marks=found.refused, beside=found.beside, cause=RESIGNED
+        )
         for line in found.lines:
             logger.info("controller: %s", line)
 
@@ -197,7 +214,7 @@ class Controller:
         """By this controller's own clock since it first saw them: at least as long as asked."""
         over = self._cool_down.over(entry.path for entry in self._store.under(paths.COOLING))
         if over:
-            await self._commit({}, {}, marks=[Delete(path) for path in over])
+            await self._commit({}, {}, marks=[Delete(path) for path in over], cause=NO_ELECTION)
             self._cool_down.ended(over)
 
     async def _commit(
@@ -206,6 +223,8 @@ class Controller:
         live: Mapping[BrokerId, Incarnation],
         marks: Sequence[Operation] = (),
         beside: Mapping[str, Sequence[Operation]] | None = None,
+        *,
+        cause: str,
     ) -> None:
         """Write these states in as many steps as it takes, and the marks with the last one.
 
@@ -225,7 +244,19 @@ class Controller:
             if not left:
                 step += marks  # only with the last partition is a broker dealt with
                 marks = ()
+            before = {path: self._store.get(path) for path in now}
             await self._store.commit(*step)
+            self._tell_of_elections(before, states, cause)
+
+    def _tell_of_elections(
+        self, before: Mapping[str, Entry | None], after: Mapping[str, PartitionState], cause: str
+    ) -> None:
+        for path, state in after.items():
+            entry, partition = before[path], paths.partition_of(path)
+            if entry is not None and partition is not None:
+                earlier = decode_state(entry.value)
+                if earlier.leader_epoch != state.leader_epoch:
+                    self._on_election(partition, earlier, state, cause)
 
     def _live(self) -> dict[BrokerId, Incarnation]:
         found = {}

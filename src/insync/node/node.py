@@ -25,7 +25,8 @@ from insync.broker.replicas import Replicas
 from insync.broker.requests import Requests
 from insync.broker.scrapes import Scrapes
 from insync.broker.server import SWEEPS_UNTIL_IDLE, Connection, Connections
-from insync.broker.settings import Settings
+from insync.broker.settings import SETTINGS, Settings
+from insync.broker.telemetry import Publisher
 from insync.broker.topics import Topics
 from insync.client.connection import ClientConnection
 from insync.controller.controller import Controller
@@ -34,12 +35,14 @@ from insync.metadata import paths
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.records import BrokerRecord
 from insync.metadata.store import Create, Delete, MetadataStore
+from insync.rules.partition_state import PartitionState
 from insync.rules.refusals import BadSetting, Refusal
 from insync.rules.values import BrokerId, Incarnation
 from insync.storage.config import LogConfig
 from insync.storage.directory import LogDirectory
 from insync.storage.disk import Disk
 from insync.storage.errors import StorageRefusal
+from insync.telemetry.recorder import Recorder
 
 CHECKPOINT_INTERVAL_MS = 5_000
 SECRET_BITS = 256
@@ -127,6 +130,7 @@ class Node:
             config_of=self._log_config,
         )
         self.awake = Awake(world.clock_ms)
+        recorder = self._recorder()
         self.replicas = Replicas(
             broker=self.broker,
             settings=self.settings,
@@ -135,6 +139,7 @@ class Node:
             directory=self.directory,
             awake=self.awake,
             wall_ms=world.wall_ms,
+            recorder=recorder,
         )
         self.view.config_listeners.append(self._on_configs)
         self.fetchers = FollowerFetchers(
@@ -147,6 +152,7 @@ class Node:
         self.topics = Topics(
             store=store, view=self.view, settings=self.settings, random=world.random
         )
+        self.publisher = None if recorder is None else self._publisher(recorder)
         requests = Requests(
             replicas=self.replicas,
             view=self.view,
@@ -179,6 +185,7 @@ class Node:
             unclean_default=self.settings.flag("unclean.leader.election.enable"),
             rebalance=self._rebalance(),
             cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
+            on_election=self._on_election,
         )
         self.view.config_listeners.append(self._tell_controller)
         loop = asyncio.get_running_loop()
@@ -188,6 +195,8 @@ class Node:
             loop.create_task(self._apply_retention_now_and_then()),
             loop.create_task(self._close_idle_connections()),
         ]
+        if self.publisher is not None:
+            self._tasks.append(loop.create_task(self.publisher.run()))
 
     async def stop(self) -> None:
         """Stop cleanly: nothing is promised any more, then everything is put away."""
@@ -195,6 +204,8 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.publisher is not None:
+            await self.publisher.stop()
         await self.controller.stop()
         self._listener.close()
         await self.fetchers.stop()
@@ -265,6 +276,44 @@ class Node:
                 unclean_default=self.settings.flag("unclean.leader.election.enable"),
                 rebalance=self._rebalance(),
                 cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
+            )
+
+    # Telling of itself.
+
+    def _recorder(self) -> Recorder | None:
+        if not self.settings.flag("telemetry.enable"):
+            return None
+        now_ms = self.world.clock_ms()
+        recorder = Recorder(
+            broker=self.broker,
+            anchor_ms=self.world.wall_ms() - now_ms,
+            buffer_bytes=self.settings.integer("telemetry.buffer.bytes") // 2,
+        )
+        recorder.settings({name: self.settings[name] for name in SETTINGS}, now_ms=now_ms)
+        return recorder
+
+    def _publisher(self, recorder: Recorder) -> Publisher:
+        return Publisher(
+            recorder,
+            view=self.view,
+            topics=self.topics,
+            settings=self.settings,
+            network=self.world.network,
+            address=(self.host, self.port),
+            wall_ms=self.world.wall_ms,
+        )
+
+    def _on_election(
+        self, key: tuple[str, int], before: PartitionState, after: PartitionState, cause: str
+    ) -> None:
+        if self.publisher is not None:
+            self.publisher.recorder.elected(
+                key,
+                before=before.leader,
+                after=after.leader,
+                epoch=after.leader_epoch,
+                cause=cause,
+                now_ms=self.world.clock_ms(),
             )
 
     # Being one of the cluster.

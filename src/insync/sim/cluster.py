@@ -37,6 +37,7 @@ SETTINGS = {
     "replica.fetch.backoff.ms": "200",
     "replica.socket.timeout.ms": "1500",
     "log.retention.ms": "-1",
+    "telemetry.enable": "false",  # but where it is what is looked at
 }
 
 

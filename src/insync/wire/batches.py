@@ -10,6 +10,7 @@ leader stamps both into a producer's batch without touching the rest.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
@@ -26,6 +27,8 @@ NO_PRODUCER: Final = -1
 
 COMPRESSION_MASK: Final = 0x07
 COMPRESSION_MAX: Final = 4  # none, gzip, snappy, lz4, zstd
+GZIP: Final = 1
+UNZIPPED_BYTES_MAX: Final = 64 << 20  # of one batch: a small one could claim any size
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
@@ -34,6 +37,7 @@ _HEADER = Struct(">qiibIhiqqqhii")
 _STAMP = Struct(">qii")
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
+_GZIP_WBITS: Final = 31  # zlib with the header of a gzip file
 _MORE: Final = 0x80  # a varint goes on
 _SHIFT_MAX: Final = 63  # and never beyond 64 bits
 
@@ -142,10 +146,13 @@ def build(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    is_zipped: bool = False,
 ) -> bytes:
-    """An uncompressed batch of (key, value) records: for our own topics and for tests."""
+    """A batch of (key, value) records, plain or gzipped: for our own topics and for tests."""
     assert records, "a batch has at least one record"
     body = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(records))
+    if is_zipped:
+        body = zlib.compress(body, level=1, wbits=_GZIP_WBITS)
     size = HEADER_BYTES + len(body)
     batch = bytearray(size)
     _HEADER.pack_into(
@@ -156,7 +163,7 @@ def build(
         leader_epoch,
         MAGIC,
         0,
-        0,
+        GZIP if is_zipped else 0,
         len(records) - 1,
         timestamp_ms,
         timestamp_ms,
@@ -172,11 +179,13 @@ def build(
 
 
 def records(batch: bytes | memoryview) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The (key, value) pairs of one uncompressed batch: our own topics, tools, tests."""
+    """The (key, value) pairs of one batch, plain or gzipped: our own topics, tools, tests."""
     header = read_header(batch)
-    if header is None or header.attributes & COMPRESSION_MASK:
-        raise CorruptBatch("only a whole, uncompressed batch can be read record by record")
+    if header is None or header.attributes & COMPRESSION_MASK not in (0, GZIP):
+        raise CorruptBatch("only a whole batch, plain or gzipped, can be read record by record")
     data, position = bytes(batch), HEADER_BYTES
+    if header.attributes & COMPRESSION_MASK:
+        data, position = _unzipped(data[HEADER_BYTES:]), 0
     for _ in range(header.record_count):
         _, position = _varint(data, position)  # length
         position += 1  # attributes
@@ -188,6 +197,17 @@ def records(batch: bytes | memoryview) -> Iterator[tuple[bytes | None, bytes | N
         for _ in range(header_count * 2):
             _, position = _varbytes(data, position)
         yield key, value
+
+
+def _unzipped(data: bytes) -> bytes:
+    unzip = zlib.decompressobj(wbits=_GZIP_WBITS)
+    try:
+        plain = unzip.decompress(data, UNZIPPED_BYTES_MAX)
+    except zlib.error:
+        raise CorruptBatch("its records are not gzipped") from None
+    if not unzip.eof:
+        raise CorruptBatch(f"cut off, or more than {UNZIPPED_BYTES_MAX} bytes once unzipped")
+    return plain
 
 
 def _record(delta: int, key: bytes | None, value: bytes | None) -> bytes:

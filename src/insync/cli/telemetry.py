@@ -1,0 +1,186 @@
+"""`insync telemetry`: what the brokers recorded, as files for the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from insync.cli.admin import BootstrapServer, CommandConfig, ask
+from insync.cli.answer import Answer, JsonFlag
+from insync.client.admin import Admin
+from insync.client.admin_connections import parse_bootstrap
+from insync.client.partition_client import PartitionClient, Refused
+from insync.client.sockets import Sockets
+from insync.rules.refusals import Refusal
+from insync.telemetry.schemas import TABLES, TELEMETRY_TOPIC
+
+if TYPE_CHECKING:
+    from insync.telemetry.collection import Collection
+
+READ_BYTES = 4 << 20
+READ_WITHIN_S = 30.0  # one read, retries included
+LINES_MAX = 20  # about corrupt blocks, on stderr
+
+app = typer.Typer(help="What leaders saw and decided.")
+
+
+def register(on: typer.Typer) -> None:
+    on.add_typer(app, name="telemetry")
+
+
+class ExportFailed(Refusal):
+    """Telemetry that cannot be read, or not written where it was asked for."""
+
+
+@app.callback()
+def group() -> None:
+    """What leaders saw and decided."""
+
+
+@app.command()
+def export(
+    bootstrap_server: BootstrapServer,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder per table in it.")],
+    command_config: CommandConfig = None,
+    *,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Write the telemetry of a cluster as Parquet: DIR/fetches/*.parquet and so on."""
+    _check_pyarrow()
+    partitions = ask(bootstrap_server, command_config, _partitions)
+    _prepare(out)
+    summary = Summary()
+    for number in partitions:
+        _say(f"reading partition {number + 1} of {len(partitions)}: {summary.blocks} blocks so far")
+        collection = asyncio.run(_collect(bootstrap_server, number))
+        summary.add(number, collection)
+        _write(out, number, collection)
+    _say("")
+    for number, offset, why in summary.corrupt[:LINES_MAX]:
+        sys.stderr.write(f"insync: {TELEMETRY_TOPIC}-{number} offset {offset}: {why}; skipped\n")
+    return Answer(data=summary.data(out), view=summary.text(out), as_json=as_json)
+
+
+class Summary:
+    """Of all partitions together."""
+
+    def __init__(self) -> None:
+        self.blocks = self.repeated = self.corrupt_count = 0
+        self.rows = dict.fromkeys(TABLES, 0)
+        self.corrupt: list[tuple[int, int, str]] = []
+        self._drops: dict[tuple[int, int], Counter[str]] = {}
+
+    def add(self, number: int, collection: Collection) -> None:
+        self.blocks += collection.blocks
+        self.repeated += collection.repeated
+        self.corrupt_count += collection.corrupt
+        self.corrupt += [(number, offset, why) for offset, why in collection.reports]
+        for name, blocks in collection.tables.items():
+            self.rows[name] += sum(block.num_rows for block in blocks)
+        for life, drops in collection.drops.items():
+            self._drops[life] = self._drops.get(life, Counter()) | drops
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        total = sum(self._drops.values(), Counter())
+        return {name: total[name] for name in TABLES}
+
+    def data(self, out: Path) -> dict[str, object]:
+        return {
+            "out": str(out),
+            "blocks": self.blocks,
+            "repeated_blocks": self.repeated,
+            "corrupt_blocks": self.corrupt_count,
+            "corrupt": [
+                {"partition": number, "offset": offset, "reason": why}
+                for number, offset, why in self.corrupt
+            ],
+            "rows": self.rows,
+            "dropped_rows": self.dropped,
+        }
+
+    def text(self, out: Path) -> str:
+        lines = [f"{name}\t{count} rows" for name, count in self.rows.items()]
+        lines += [f"dropped\t{n} rows of {name}" for name, n in self.dropped.items() if n]
+        lines += [f"corrupt\t{self.corrupt_count} blocks skipped"] if self.corrupt_count else []
+        return "\n".join([*lines, f"written to {out}", ""])
+
+
+def _check_pyarrow() -> None:
+    try:
+        import pyarrow.parquet  # noqa: F401, PLC0415 - 60 MB that no other command needs
+    except ImportError:
+        raise ExportFailed(
+            "this needs pyarrow: install it with pip install 'insync[spark]'"
+        ) from None
+
+
+async def _partitions(admin: Admin) -> list[int]:
+    topics = {topic.name: topic for topic in await admin.topics()}
+    if TELEMETRY_TOPIC not in topics:
+        raise ExportFailed(
+            f"the cluster has no {TELEMETRY_TOPIC}: its brokers are not Insync's, have "
+            "telemetry.enable=false, or have led nothing yet"
+        )
+    return sorted(part.number for part in topics[TELEMETRY_TOPIC].partitions)
+
+
+def _prepare(out: Path) -> None:
+    """Nothing is written over: an earlier export stays what it was."""
+    try:
+        for name in TABLES:
+            folder = out / name
+            if folder.is_dir() and any(folder.iterdir()):
+                raise ExportFailed(f"{folder} is not empty; choose another folder")
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExportFailed(f"cannot use {out}: {error.strerror}") from None
+
+
+async def _collect(bootstrap: str, number: int) -> Collection:
+    from insync.telemetry.collection import Collection  # noqa: PLC0415 - brings pyarrow
+
+    collection = Collection()
+    client = PartitionClient(Sockets(), parse_bootstrap(bootstrap), TELEMETRY_TOPIC, number)
+    offset, end = 0, None
+    try:
+        while end is None or offset < end:
+            async with asyncio.timeout(READ_WITHIN_S):
+                part = await client.read_batches(offset, max_bytes=READ_BYTES, from_start=True)
+            end = part.high_watermark if end is None else end  # as far as it was when we came
+            before, offset = offset, max(offset, part.log_start)  # older ones may be gone
+            offset = collection.take(part.records or b"", offset=offset)
+            if offset == before and offset < end:
+                raise ExportFailed(f"{TELEMETRY_TOPIC}-{number} has no batch at offset {offset}")
+    except (TimeoutError, Refused) as error:
+        why = f"nobody answers for it within {READ_WITHIN_S:.0f} s"
+        text = why if isinstance(error, TimeoutError) else str(error)
+        raise ExportFailed(f"cannot read {TELEMETRY_TOPIC}-{number}: {text}") from None
+    finally:
+        await client.close()
+    return collection
+
+
+def _write(out: Path, number: int, collection: Collection) -> None:
+    """One file per table and partition of the topic: a hash of the partition told of chose it."""
+    from pyarrow import parquet  # noqa: PLC0415
+
+    try:
+        for name in TABLES:
+            rows = collection.joined(name)
+            path = out / name / f"part-{number:05d}.parquet"
+            parquet.write_table(rows, path, compression="zstd")
+    except OSError as error:
+        raise ExportFailed(f"cannot write to {out}: {error.strerror or error}") from None
+
+
+def _say(text: str) -> None:
+    """Progress, for somebody who watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()

@@ -1,0 +1,72 @@
+"""Blocks as Arrow tables: for export and the pipeline's side only, since it takes pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+
+from insync.telemetry.blocks import BadBlock
+from insync.telemetry.schemas import APPENDS, FETCHES, Table, Type
+
+_TYPES: Final = {
+    Type.INT32: pa.int32(),
+    Type.INT64: pa.int64(),
+    Type.STRING: pa.string(),
+    Type.BOOL: pa.bool_(),
+    Type.INT32_LIST: pa.list_(pa.int32()),
+}
+_ONE_ROW_EACH: Final = ("topic", "partition", "leader", "leader_epoch", "seq", "at_ms")
+BLOCK_BYTES_MAX: Final = 64 << 20
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    return pa.schema([(column.name, _TYPES[column.type]) for column in table.columns])
+
+
+def read_block(table: Table, data: bytes) -> pa.Table:
+    """The rows of a block: columns that nobody knows are ignored, missing ones refused."""
+    if len(data) > BLOCK_BYTES_MAX:
+        raise BadBlock(f"{len(data)} bytes are no block")
+    try:
+        with pa.ipc.open_stream(data) as stream:
+            found = stream.read_all()
+        found.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise BadBlock(f"no Arrow stream: {str(error).splitlines()[0][:200]}") from None
+    schema = arrow_schema(table)
+    for field in schema:
+        at = found.schema.get_all_field_indices(field.name)
+        if len(at) != 1:
+            raise BadBlock(f"{len(at)} columns {field.name!r}")
+        if not _is_same_type(found.schema.field(at[0]).type, field.type):
+            raise BadBlock(
+                f"{field.name} is {found.schema.field(at[0]).type}; it must be {field.type}"
+            )
+    return found.select(schema.names).cast(schema)
+
+
+def _is_same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_list(wanted):
+        return pa.types.is_list(found) and bool(found.value_type == wanted.value_type)
+    return bool(found == wanted)
+
+
+def join(table: Table, blocks: Iterable[pa.Table]) -> pa.Table:
+    """All rows, each once, in the order of time."""
+    joined = pa.concat_tables([arrow_schema(table).empty_table(), *blocks]).combine_chunks()
+    if table in (FETCHES, APPENDS):
+        joined = _each_once(joined)
+    order = ("at_ms", "topic", "partition", "leader_epoch", "version", "seq")
+    known = [(name, "ascending") for name in order if name in joined.column_names]
+    return joined.sort_by(known)
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """A row that was published twice is the same to the last value; its first one stays."""
+    numbered = rows.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+    first = numbered.group_by(list(_ONE_ROW_EACH), use_threads=False).aggregate([("row", "min")])
+    if first.num_rows == rows.num_rows:
+        return rows
+    return rows.take(first["row_min"])

@@ -1,0 +1,168 @@
+"""`insync telemetry export` against real brokers, and against what is no such cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+
+from insync.telemetry.replay import epochs, recorded, replay
+from insync.telemetry.schemas import TABLES, TELEMETRY_TOPIC
+from insync.telemetry.tables import arrow_schema
+from insync.testing.cluster import Cluster, free_ports
+
+pytestmark = pytest.mark.process
+
+LAG_MS = 1_000
+WITHIN_S = 30.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    settings = {
+        "replica.lag.time.max.ms": str(LAG_MS),
+        "replica.fetch.wait.max.ms": "200",
+        "telemetry.publish.interval.ms": "200",
+        "telemetry.topic.partitions": "2",
+    }
+    with Cluster(brokers=3, settings=settings) as running:
+        yield running
+
+
+def insync(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "insync", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def export(cluster: Cluster, out: Path) -> dict[str, Any]:
+    done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out", out,
+                  "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def read(out: Path) -> dict[str, list[dict[str, Any]]]:
+    tables = {}
+    for name, table in TABLES.items():
+        rows = pq.read_table(out / name)
+        assert rows.schema.equals(arrow_schema(table)), name
+        tables[name] = rows.to_pylist()
+    return tables
+
+
+def write(producer: Producer, seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        producer.produce("orders", b"x" * 100)
+        producer.poll(0.005)
+    producer.flush(10)
+
+
+def test_a_stopped_follower_is_told_of_and_replayed(cluster: Cluster, tmp_path: Path) -> None:
+    created = insync("topics", "--bootstrap-server", cluster.bootstrap, "--create", "--topic",
+                     "orders", "--partitions", "3", "--replication-factor", "3")  # fmt: skip
+    assert created.returncode == 0, created.stderr
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
+    write(producer, 1.0)
+    cluster.pause(3)
+    write(producer, 2.5)
+    cluster.resume(3)
+    write(producer, 2.0)
+    deadline_s = time.monotonic() + WITHIN_S
+    summary, tables = export(cluster, tmp_path / "0"), read(tmp_path / "0")
+    while not {("shrink", 3), ("expand", 3)} <= _changes(tables):
+        assert time.monotonic() < deadline_s, tables["isr"]
+        time.sleep(0.5)
+        out = tmp_path / str(time.monotonic())
+        summary, tables = export(cluster, out), read(out)
+    assert summary["corrupt_blocks"] == 0
+    assert set(summary["dropped_rows"].values()) == {0}
+    assert summary["rows"] == {name: len(rows) for name, rows in tables.items()}
+    assert all(row["topic"] != TELEMETRY_TOPIC for row in tables["appends"])
+    _check_replay(tables)
+
+
+def _changes(tables: dict[str, list[dict[str, Any]]]) -> set[tuple[str, int]]:
+    return {(row["change"], row["replica"]) for row in tables["isr"]}
+
+
+def _check_replay(tables: dict[str, list[dict[str, Any]]]) -> None:
+    count = 0
+    for epoch in epochs(tables):
+        assert epoch.is_whole, epoch.key
+        expected, replayed = recorded(epoch), replay(epoch, tables)
+        assert [each.what for each in replayed] == [each.what for each in expected]
+        for mine, theirs in zip(replayed, expected, strict=True):
+            # Timers of a process are late by what its loop and this machine take.
+            assert 0 <= theirs.decided_at_ms - mine.decided_at_ms < LAG_MS // 4
+        count += len(expected)
+    assert count >= 2
+
+
+def test_a_cluster_without_telemetry_is_told_in_one_line(tmp_path: Path) -> None:
+    with Cluster(brokers=1, settings={"telemetry.enable": "false"}) as cluster:
+        done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap,
+                      "--out", tmp_path / "out")  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"no {TELEMETRY_TOPIC}" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_nobody_there_and_nowhere_to_write(cluster: Cluster, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("default.api.timeout.ms=2000\n")
+    done = insync("telemetry", "export", "--bootstrap-server", f"127.0.0.1:{free_ports(1)[0]}",
+                  "--out", tmp_path / "out", "--command-config", config)  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    write(Producer({"bootstrap.servers": cluster.bootstrap}), 0.2)
+    deadline_s = time.monotonic() + WITHIN_S
+    while True:
+        done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap,
+                      "--out", "/dev/null/out")  # fmt: skip
+        if f"no {TELEMETRY_TOPIC}" not in done.stderr or time.monotonic() > deadline_s:
+            break
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "cannot use /dev/null/out" in done.stderr
+    kept = tmp_path / "full" / "isr"
+    kept.mkdir(parents=True)
+    (kept / "mine.parquet").write_text("mine")
+    done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap,
+                  "--out", tmp_path / "full")  # fmt: skip
+    assert done.returncode == 1
+    assert "is not empty" in done.stderr
+    assert (kept / "mine.parquet").read_text() == "mine"
+
+
+def test_what_others_wrote_into_the_topic_is_skipped(cluster: Cluster, tmp_path: Path) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    write(producer, 0.5)
+    deadline_s = time.monotonic() + WITHIN_S
+    while TELEMETRY_TOPIC not in producer.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    producer.produce(TELEMETRY_TOPIC, b"\xff\xff", key=b"{}", partition=1)
+    assert producer.flush(10) == 0
+    done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap,
+                  "--out", tmp_path / "out", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["corrupt_blocks"] == 1
+    (corrupt,) = summary["corrupt"]
+    assert corrupt["partition"] == 1
+    assert f"offset {corrupt['offset']}" in done.stderr
+    assert read(tmp_path / "out")["configs"]
