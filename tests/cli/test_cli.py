@@ -129,6 +129,13 @@ def test_the_demo_for_scripts() -> None:
     assert len(told["scenarios"]) == len(library.names())
     assert told["cluster"]["lost"] == 0
     assert told["cluster"]["leader_after"] != told["cluster"]["leader_before"]
+    assert [shown["seen"] for shown in told["in_sync"]] == [
+        "3 leaves",
+        "nobody leaves",
+        "2, 3 leave",
+        "2, 3 leave",
+        "nobody leaves, broker 1 hands over",
+    ]
 
 
 @pytest.mark.process

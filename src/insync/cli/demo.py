@@ -1,7 +1,7 @@
-"""`insync demo`: the documents' examples, then a real cluster that loses its leader.
+"""`insync demo`: the documents' examples, then real clusters: a leader dies, others get slow.
 
-It grows with the project; for now it shows what the rules decide, and that brokers which decide
-by them lose nothing.
+It grows with the project; for now it shows what the rules decide, that brokers which decide by them
+lose nothing, and the same decisions live, with faults.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from insync.cli import demo_cluster
+from insync.cli import demo_cluster, demo_in_sync
 from insync.cli.answer import Answer, JsonFlag
 from insync.cli.explain import timeline_data, timeline_view
 from insync.scenarios import library
@@ -35,28 +35,31 @@ def register(on: typer.Typer) -> None:
 
 
 def demo(*, as_json: JsonFlag = False) -> Answer:
-    """Play the documents' examples, then kill the leader of a real cluster."""
+    """Play the documents' examples, then the same with real brokers and real faults."""
     timelines = [library.play(library.load(name)) for name in library.names()]
     statements = sum(
         row.kind in (RowKind.EXPECTED, RowKind.WRONG) for each in timelines for row in each.rows
     )
     wrong = sum(len(timeline.wrong) for timeline in timelines)
-    shown = [timeline for name in SHOWN for timeline in timelines if timeline.name == name]
+    shown_first = [timeline for name in SHOWN for timeline in timelines if timeline.name == name]
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - for scripts nothing is told
         console = Console(file=nowhere) if as_json else Console()
-        console.print(Group(*(timeline_view(timeline) for timeline in shown)))
+        console.print(Group(*(timeline_view(timeline) for timeline in shown_first)))
         outcome = demo_cluster.play(console)
-    is_well = wrong == 0 and outcome.is_well
+        in_sync = demo_in_sync.play(console)
+    is_well = wrong == 0 and outcome.is_well and all(shown.is_well for shown in in_sync)
     closing = Text(
         f"{len(timelines)} scenarios, {statements} statements of the documents, {wrong} wrong. "
         f"{outcome.acknowledged:,} records acknowledged across the death of their leader, "
-        f"{outcome.lost} lost.",
+        f"{outcome.lost} lost. {sum(shown.is_well for shown in in_sync)} of {len(in_sync)} live "
+        "decisions as the documents say.",
         style="bold green" if is_well else "bold red",
     )
     return Answer(
         data={
             "scenarios": [timeline_data(timeline) for timeline in timelines],
             "cluster": asdict(outcome),
+            "in_sync": [asdict(shown) for shown in in_sync],
         },
         view=closing,
         as_json=as_json,

@@ -1,0 +1,215 @@
+"""The demo's third part: who is in sync, decided live, with faults on demand.
+
+One real cluster, written to all the while. A follower is stopped, a burst comes, the leader's disk
+gets slow; what the brokers decide is read where an operator would: in their logs, a line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+
+from insync.client.admin import Admin, NewTopic
+from insync.client.admin_connections import Connections
+from insync.client.partition_client import PartitionClient
+from insync.client.sockets import Sockets
+from insync.rules.refusals import Refusal
+from insync.testing.cluster import HOST, Cluster
+
+LAG_MS: Final = 1_500
+SLOW_MS: Final = 4_000
+SETTLED_WITHIN_S: Final = 20.0
+SETTINGS: Final = {
+    "replica.lag.time.max.ms": str(LAG_MS),
+    "replica.fetch.wait.max.ms": "200",
+    "replica.lag.max.messages": "100",
+}
+EVERYBODY: Final = (1, 2, 3)
+LEADER: Final = 1  # the first of each topic's replicas
+STOPPED: Final = 3
+BURST: Final = 2_000
+
+_LEFT = re.compile(r"\b(\d+) leaves \([^)]*\)")
+
+
+class DemoFailed(Refusal):
+    """Something that the demo waits for did not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One thing shown: what the documents say must come of it, and what did."""
+
+    what: str
+    expected: str
+    seen: str
+
+    @property
+    def is_well(self) -> bool:
+        return self.seen == self.expected
+
+
+def play(console: Console) -> list[Shown]:
+    with Cluster(brokers=len(EVERYBODY), settings=SETTINGS) as cluster:
+        return asyncio.run(_play(cluster, console))
+
+
+async def _play(cluster: Cluster, console: Console) -> list[Shown]:
+    addresses = [(HOST, each.port) for each in cluster.brokers.values()]
+    async with Admin(Connections(Sockets(), addresses, client_id="insync-demo")) as admin:
+        stage = Stage(cluster, admin, addresses, console)
+        return [
+            await _stopped_follower(stage),
+            await _burst(stage, "caught-up", expected="nobody leaves"),
+            await _burst(stage, "messages", expected="2, 3 leave"),
+            await _slow_leader(stage, {}, "KIP-501 off", expected="2, 3 leave"),
+            await _slow_leader(
+                stage,
+                {"replica.in.sync.policy": "pending-reads"},
+                "KIP-501 on",
+                expected="nobody leaves, broker 1 hands over",
+            ),
+        ]
+
+
+class Stage:
+    """A cluster with a topic that is written to, and what its brokers say of it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        admin: Admin,
+        addresses: Sequence[tuple[str, int]],
+        console: Console,
+    ) -> None:
+        self.cluster = cluster
+        self._admin = admin
+        self._addresses = addresses
+        self._console = console
+        self._topics = 0
+
+    @asynccontextmanager
+    async def topic(self, configs: dict[str, str]) -> AsyncIterator[Writing]:
+        """A new topic, everybody in sync, with somebody who writes to it all the while."""
+        self._topics += 1
+        name = f"demo-{self._topics}"
+        await self._admin.create_topic(NewTopic(name=name, assignment=[EVERYBODY], config=configs))
+        writing = Writing(self.cluster, self._addresses, name)
+        await writing.client.append([b"first"])
+        task = asyncio.create_task(writing.write())
+        try:
+            yield writing
+        finally:
+            self.cluster.heal()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await writing.client.close()
+
+    def say(self, text: str) -> None:
+        self._console.print(escape(text), highlight=False)
+
+    def show(self, what: str, *, expected: str, seen: str, writing: Writing) -> Shown:
+        shown = Shown(what=what, expected=expected, seen=seen)
+        for line in writing.said():
+            self._console.print(f"  [dim]{escape(line)}[/dim]", highlight=False)
+        style = "green" if shown.is_well else "bold red"
+        self._console.print(f"  [{style}]{escape(seen)}[/{style}]", highlight=False)
+        return shown
+
+
+class Writing:
+    """One topic: who writes to it, and what became of its ISR."""
+
+    def __init__(self, cluster: Cluster, addresses: Sequence[tuple[str, int]], topic: str) -> None:
+        self.topic = topic
+        self.client = PartitionClient(Sockets(), addresses, topic, 0)
+        self._cluster = cluster
+        self._addresses = addresses
+
+    async def write(self) -> None:
+        while True:
+            await self.client.append([b"x" * 100] * 10)
+            await asyncio.sleep(0.02)
+
+    async def burst(self, messages: int) -> None:
+        """From somebody else: whoever writes goes on."""
+        other = PartitionClient(Sockets(), self._addresses, self.topic, 0)
+        await other.append([b"burst"] * messages)
+        await other.close()
+
+    def said(self) -> list[str]:
+        """The lines of the brokers' logs about this topic's ISR and leader, without their dates."""
+        lines = [
+            line.partition(" INFO ")[2]
+            for broker in self._cluster.brokers.values()
+            for line in broker.log.read_text().splitlines()
+        ]
+        return [line for line in lines if f"{self.topic}-0: " in line]
+
+    def left(self) -> list[int]:
+        return sorted({int(who) for line in self.said() for who in _LEFT.findall(line)})
+
+    async def until(self, condition: Callable[[], bool], what: str) -> float:
+        """Returns how long it took, in seconds."""
+        began_s = time.monotonic()
+        while not condition():
+            if time.monotonic() - began_s > SETTLED_WITHIN_S:
+                raise DemoFailed(f"{self.topic}: not within {SETTLED_WITHIN_S:.0f} s: {what}")
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began_s
+
+    def has_resigned(self) -> bool:
+        return any(" resigns (" in line for line in self.said())
+
+
+def _leaving(brokers: Sequence[int]) -> str:
+    if not brokers:
+        return "nobody leaves"
+    return f"{', '.join(map(str, brokers))} {'leaves' if len(brokers) == 1 else 'leave'}"
+
+
+async def _stopped_follower(stage: Stage) -> Shown:
+    what = f"a follower is stopped; the limit is {LAG_MS} ms"
+    stage.say(f"\n{what}")
+    async with stage.topic({}) as writing:
+        stage.cluster.pause(STOPPED)
+        try:
+            took_s = await writing.until(lambda: STOPPED in writing.left(), "it leaves")
+        finally:
+            stage.cluster.resume(STOPPED)
+        stage.say(f"  out {took_s:.2f} s after it was stopped (Apache Kafka: 1.01 to 1.49 limits)")
+        return stage.show(
+            what, expected=_leaving([STOPPED]), seen=_leaving(writing.left()), writing=writing
+        )
+
+
+async def _burst(stage: Stage, policy: str, *, expected: str) -> Shown:
+    what = f"a burst of {BURST} messages under `{policy}`"
+    stage.say(f"\n{what}")
+    async with stage.topic({"replica.in.sync.policy": policy}) as writing:
+        await writing.burst(BURST)
+        await asyncio.sleep(0.5)
+        return stage.show(what, expected=expected, seen=_leaving(writing.left()), writing=writing)
+
+
+async def _slow_leader(stage: Stage, configs: dict[str, str], how: str, *, expected: str) -> Shown:
+    what = f"each read of the leader's disk takes {SLOW_MS} ms; {how}"
+    stage.say(f"\n{what}")
+    async with stage.topic(configs) as writing:
+        stage.cluster.slow_reads(LEADER, delay_ms=SLOW_MS, topic=writing.topic)
+        await writing.until(
+            lambda: len(writing.left()) == len(EVERYBODY) - 1 or writing.has_resigned(),
+            "followers leave or the leader hands over",
+        )
+        seen = _leaving(writing.left())
+        if writing.has_resigned():
+            seen += f", broker {LEADER} hands over"
+        return stage.show(what, expected=expected, seen=seen, writing=writing)
