@@ -36,4 +36,7 @@ FIGURES = (
     _of("latency", "latency-p50", "latency at 1 MB/s, p50", "ms", JustShown()),
     _of("latency", "latency-p99", "latency at 1 MB/s, p99", "ms", RatioAtMost(0.2)),
     _of("failover", "failover", "next answer after kill -9 of the leader", "s", AtMost(1, "s")),
+    _of("eviction", "eviction-min", "stopped follower out, least", "limits", JustShown()),
+    _of("eviction", "eviction", "stopped follower out, median", "limits", AtMost(1.05, "limits")),
+    _of("eviction", "eviction-max", "stopped follower out, most", "limits", JustShown()),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from insync.testing.cluster import HOST, BrokerFailed, Cluster, free_ports
+from insync.testing.cluster import BrokerFailed, Cluster, free_ports
 from peers.apache_kafka import ApacheKafka
 
 BROKERS = 3
@@ -38,7 +37,7 @@ class Side(Protocol):
 
 
 class InsyncCluster(Cluster):
-    """Ours, as `insync.testing` starts it for users."""
+    """Ours, as `insync.testing` starts it for users; the plain broker, without faults."""
 
     def __enter__(self) -> InsyncCluster:
         super().__enter__()
@@ -53,14 +52,14 @@ class InsyncCluster(Cluster):
 class Contender:
     name: str
     title: str
-    cluster: Callable[[], AbstractContextManager[Side]]
+    cluster: Callable[..., AbstractContextManager[Side]]  # with `settings`, if other than the usual
     seconds_to_serve: Callable[[], float]
 
 
 def insync_seconds_to_serve() -> float:
     """`insync cluster start`, from the command to its line on stdout."""
     folder = Path(tempfile.mkdtemp(prefix="insync-bench-"))
-    port = consecutive_ports(BROKERS)
+    port = free_ports(BROKERS)[0]
     command = [sys.executable, "-m", "insync", "cluster", "start"]
     command += ["--data-dir", str(folder), "--brokers", str(BROKERS), "--port", str(port)]
     began_s = time.monotonic()
@@ -78,23 +77,6 @@ def insync_seconds_to_serve() -> float:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def consecutive_ports(count: int) -> int:
-    """The first of several free ports in a row, as one command asks for them."""
-    while True:
-        first = free_ports(1)[0]
-        if first + count < 2**16 and all(is_free(first + more) for more in range(1, count)):
-            return first
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
 def kafka_seconds_to_serve() -> float:
     """From the start of the processes; formatting their folders comes before and is not counted."""
     kafka = ApacheKafka(nodes=BROKERS)
@@ -110,12 +92,14 @@ def kafka_seconds_to_serve() -> float:
 INSYNC = Contender(
     name="insync",
     title="Insync",
-    cluster=lambda: InsyncCluster(brokers=BROKERS),
+    cluster=lambda settings=None: InsyncCluster(
+        brokers=BROKERS, settings=settings, with_faults=False
+    ),
     seconds_to_serve=insync_seconds_to_serve,
 )
 APACHE_KAFKA = Contender(
     name="kafka",
     title="Apache Kafka",
-    cluster=lambda: ApacheKafka(nodes=BROKERS),
+    cluster=lambda settings=None: ApacheKafka(nodes=BROKERS, settings=settings),
     seconds_to_serve=kafka_seconds_to_serve,
 )

@@ -7,11 +7,17 @@ machine: three idle JVMs take a sixth of a core and a gigabyte, and a stopped on
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from random import SystemRandom
+from statistics import median
 from typing import Any
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import loads
@@ -26,6 +32,12 @@ GIGABYTE = 1_000_000_000
 DONE_WITHIN_S = 120.0
 IDLE_WINDOWS = 6
 LOOK_AGAIN_AFTER_S = 0.02
+LAG_S = 1.5
+IMPATIENT = {
+    "replica.lag.time.max.ms": str(int(LAG_S * 1_000)),
+    "broker.session.timeout.ms": "30000",
+}
+STOPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +168,56 @@ def failover(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it t
     return {"failover": seen["seconds"]}
 
 
+def eviction(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it takes what it takes
+    """Followers stopped at random moments under load: until each is out, in lag limits."""
+    with contender.cluster(settings=IMPATIENT) as side, ExitStack() as at_the_end:
+        create_topic(side, partitions=1)
+        leader = partitions_of(side.bootstrap)[0].leader
+        others = [broker for broker in side.pids if broker != leader]
+        asked = side.bootstrap.split(",")[leader - 1]
+        at_the_end.enter_context(trickle(asked))
+        limits = []
+        for number in range(STOPS):
+            pid = side.pids[others[number % len(others)]]
+            time.sleep(SystemRandom().uniform(0, LAG_S))
+            os.kill(pid, signal.SIGSTOP)
+            began_s = time.monotonic()
+            try:
+                await_isr(
+                    asked, lambda members: members == BROKERS - 1, what="a stopped one is out"
+                )
+                limits.append((time.monotonic() - began_s) / LAG_S)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            await_isr(asked, lambda members: members == BROKERS, what="it is back")
+    return {
+        "eviction-min": min(limits),
+        "eviction": median(limits),
+        "eviction-max": max(limits),
+    }
+
+
+@contextmanager
+def trickle(bootstrap: str) -> Iterator[None]:
+    """A message now and then, so that who stops falls behind."""
+    stop = threading.Event()
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "log_level": 0})
+        while not stop.wait(0.005):
+            producer.produce(TOPIC, b"x" * 100, partition=0)
+            producer.poll(0)
+        producer.flush(5)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 TRIALS: dict[str, Trial] = {
     "idle": idle,
     "produce": produce,
@@ -164,6 +226,7 @@ TRIALS: dict[str, Trial] = {
     "catch-up": catch_up,
     "latency": latency,
     "failover": failover,
+    "eviction": eviction,
 }
 
 
