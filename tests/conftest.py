@@ -8,7 +8,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 # No deadline: these machines are noisy, and a slow example is not a wrong one.
-settings.register_profile("quick", max_examples=40, deadline=None, print_blob=True)
+settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile(
     "thorough",
     max_examples=1_000,
