@@ -8,6 +8,7 @@ from itertools import pairwise
 from uuid import UUID
 
 import pytest
+from effort import tried
 from few_brokers import (
     KEY,
     ONE,
@@ -317,7 +318,8 @@ def test_a_wish_from_another_term_or_topic_is_not_granted(
 # The leader's own stalls. Here the lag time is 1500 ms and a session lasts 2000.
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.property
+@pytest.mark.parametrize("seed", tried(range(6)))
 @pytest.mark.parametrize("pause_s", [1.4, 1.6, 1.9])
 def test_nobody_leaves_because_its_leader_stood_still(pause_s: float, seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
@@ -335,7 +337,8 @@ def test_nobody_leaves_because_its_leader_stood_still(pause_s: float, seed: int)
     play(scenario, settings={}, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.property
+@pytest.mark.parametrize("seed", tried(range(4)))
 def test_a_follower_that_died_meanwhile_leaves_within_twice_the_lag_time_and_a_wait(
     seed: int,
 ) -> None:

@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 import pytest
+from effort import IS_THOROUGH
 
 from insync.sim.life import live
 from insync.sim.troubles import MIXES
 
 SECONDS = 20.0
-IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-LIVES = 60 if IS_THOROUGH else 4
+LIVES = 60 if IS_THOROUGH else 3
 LONG_LIVES_PER_MIX = 40
 
 

@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 
 import pytest
+from effort import tried
 from recorded_life import Tables, as_rows, live, live_a_recorded_life
 
 from insync.sim.cluster import Cluster
@@ -53,18 +54,21 @@ def replayed_decisions(tables: Tables) -> int:
     return count
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.property
+@pytest.mark.parametrize("seed", tried(range(4)))
 def test_the_rules_come_to_the_brokers_own_decisions(seed: int) -> None:
     assert replayed_decisions(as_rows(live(seed, everything))) > 0, "nobody left or came"
 
 
-@pytest.mark.parametrize("policy", ["messages", "lag-begin", "true-lag", "pending-reads"])
+@pytest.mark.property
+@pytest.mark.parametrize("policy", tried(["true-lag", "messages", "lag-begin", "pending-reads"]))
 def test_whatever_the_rule(policy: str) -> None:
     settings = {"replica.in.sync.policy": policy, "replica.lag.max.messages": "20"}
     assert replayed_decisions(as_rows(live(5, everything, settings))) > 0
 
 
-@pytest.mark.parametrize("seed", [1, 3, 15])
+@pytest.mark.property
+@pytest.mark.parametrize("seed", tried([15, 1, 3]))
 def test_and_so_they_do_in_a_life_with_every_trouble(seed: int) -> None:
     """In life 15 a follower dies while it is level, and is late only at the next append."""
     assert replayed_decisions(live_a_recorded_life(seed, seconds=15.0)) > 0
