@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -15,11 +17,20 @@ _numbers = count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sockets that other people's clients leave behind are theirs, whenever they are found."""
+    """Sockets that other people's clients leave behind are theirs, when they are found midway."""
     not_ours = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(not_ours)
+
+
+@pytest.fixture(autouse=True)
+def sockets_left_behind() -> Iterator[None]:
+    """The others are found here, and not by whatever test comes next."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
