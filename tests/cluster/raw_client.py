@@ -112,9 +112,15 @@ class Talk:
         return ErrorCode(result.error), result.base_offset
 
     def produce(
-        self, topic: str, records: bytes, *, acks: int = ACKS_ALL, partition: int = 0
+        self,
+        topic: str,
+        records: bytes,
+        *,
+        acks: int = ACKS_ALL,
+        partition: int = 0,
+        timeout_ms: int = 5_000,
     ) -> tuple[ErrorCode, int]:
-        self.post_produce(topic, records, acks=acks, partition=partition)
+        self.post_produce(topic, records, acks=acks, partition=partition, timeout_ms=timeout_ms)
         return self.produced()
 
     def post_fetch(

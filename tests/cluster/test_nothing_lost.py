@@ -177,8 +177,10 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing(acks: int) -> No
             old.post_produce("orders", plain(b"lost"), acks=acks)
             eventually(lambda: leader_of(cluster) != stale, within_s=20, what="another leads")
             leader = leader_of(cluster)
-            with Talk(cluster.brokers[leader].port) as new:
-                assert new.produce("orders", plain(b"1")) == (ErrorCode.none, 1)
+            # With patience: a machine that writes back a gigabyte may hold any append up.
+            with Talk(cluster.brokers[leader].port, patience_s=60) as new:
+                told = new.produce("orders", plain(b"1"), timeout_ms=50_000)
+                assert told == (ErrorCode.none, 1)
                 cluster.resume(stale)
                 assert old.produced() == (ErrorCode.not_leader_or_follower, -1)
                 answer = old.produce("orders", plain(b"lost"), acks=acks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from insync.cli import main as cli
+from insync.client.sockets import brokers_known_to
 from insync.testing.cluster import HOST, Cluster
 
 pytestmark = pytest.mark.process
@@ -153,6 +155,11 @@ def test_a_namesake_made_while_a_broker_was_down_is_not_mixed_with_its_old_files
         topics("--create", "--topic", "again", "--replication-factor", "2")
         fill(cluster, "again", 5)
         cluster.restart(3)
+        eventually(
+            lambda: all(3 in _known_to(each.port) for each in cluster.brokers.values()),
+            within_s=10,
+            what="everybody knows that it is back",
+        )
         topics(
             "--alter", "--topic", "again", "--partitions", "2", "--replica-assignment", "1:2,3:1"
         )
@@ -258,3 +265,7 @@ def test_who_is_not_in_sync_leads_only_where_that_is_allowed(
         eventually(lambda: leader(topics, "two") == 1, within_s=20, what="1 leads again")
         found = read_all(cluster, "two", {0: 200})
         assert found == {0: [*range(100), *producer.acknowledged[0]]}
+
+
+def _known_to(port: int) -> set[int]:
+    return asyncio.run(brokers_known_to(HOST, port))
