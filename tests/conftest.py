@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile(
     "thorough",
-    max_examples=1_000,
+    max_examples=600,
     stateful_step_count=60,
     deadline=None,
     print_blob=True,
