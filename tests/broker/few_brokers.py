@@ -19,7 +19,7 @@ from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, LeaderEpoch
 from insync.sim.clients import SimClient
 from insync.sim.cluster import Cluster
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 
 KEY = ("t", 0)
 PATH = paths.partition_state(*KEY)
@@ -28,28 +28,26 @@ ONE, TWO, THREE, FOUR = BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(4)
 Scenario = Callable[[Cluster], Awaitable[None]]
 
 
-def play(scenario: Scenario, *, settings: dict[str, str], brokers: int = 3, seed: int = 1) -> None:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    cluster = Cluster(loop, Random(seed), brokers=brokers, settings=settings)  # noqa: S311
+def play(
+    scenario: Scenario,
+    *,
+    settings: dict[str, str] | None = None,
+    brokers: int = 3,
+    seed: int = 1,
+    within_s: float = 600,
+) -> None:
+    with virtual_time() as loop:
+        cluster = Cluster(loop, Random(seed), brokers=brokers, settings=settings)  # noqa: S311
 
-    async def playing() -> None:
-        for number in cluster.brokers:
-            await cluster.start(number)
-        await asyncio.sleep(0.2)
-        async with asyncio.timeout(600):
-            await scenario(cluster)
-        assert not cluster.mishaps
+        async def playing() -> None:
+            for number in cluster.brokers:
+                await cluster.start(number)
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(within_s):
+                await scenario(cluster)
+            assert not cluster.mishaps
 
-    try:
         loop.run_until_complete(playing())
-    finally:
-        loop.set_exception_handler(lambda *_: None)
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        asyncio.set_event_loop(None)
-        loop.close()
 
 
 async def topic(
@@ -57,7 +55,9 @@ async def topic(
     replicas: tuple[BrokerId, ...] = (ONE, TWO, THREE),
     isr: tuple[BrokerId, ...] | None = None,
     config: dict[str, str] | None = None,
+    settled_s: float = 0.5,
 ) -> None:
+    """One partition as we want it, led by the first of its ISR; a topic id of its own."""
     topic_id = UUID(int=cluster.tree.revision, version=4)
     state = PartitionState(
         replicas=replicas, isr=isr or replicas, leader=replicas[0], leader_epoch=LeaderEpoch(0)
@@ -71,7 +71,7 @@ async def topic(
     if config:
         step.append(Create(paths.topic_config(KEY[0]), encode_config(config)))
     cluster.tree.step(step, None)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(settled_s)
 
 
 def state_of(cluster: Cluster) -> dict[str, Any]:

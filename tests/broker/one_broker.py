@@ -18,7 +18,7 @@ from insync.client.connection import ClientConnection
 from insync.metadata.memory import MemoryStore, MemoryTree
 from insync.node.node import Node, World
 from insync.sim.network import SimHost, SimNetwork
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 from insync.storage.disk import Buffer, DiskFile
 from insync.storage.errors import DiskError
 from insync.storage.memory_disk import MemoryDisk, MemoryFile
@@ -227,13 +227,5 @@ def _count(records: memoryview | bytes | None) -> int:
 
 
 def on_virtual_time(test: Callable[[VirtualLoop], Coroutine[Any, Any, None]]) -> None:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    try:
+    with virtual_time() as loop:
         loop.run_until_complete(test(loop))
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        asyncio.set_event_loop(None)
-        loop.close()

@@ -15,32 +15,24 @@ from insync.metadata.store import Create, Operation
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, LeaderEpoch
 from insync.sim.cluster import Cluster
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import virtual_time
 
 CHECKPOINTED_S = 6
 
 
 def live(story: Callable[[Cluster], Awaitable[None]]) -> None:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    cluster = new_cluster(loop, 11)
+    with virtual_time() as loop:
+        cluster = new_cluster(loop, 11)
 
-    async def whole() -> None:
-        for number in cluster.brokers:
-            await cluster.start(number)
-        client = client_of(cluster, 200)
-        await client.append([b"%d" % number for number in range(100)])
-        await asyncio.sleep(CHECKPOINTED_S)
-        await story(cluster)
+        async def whole() -> None:
+            for number in cluster.brokers:
+                await cluster.start(number)
+            client = client_of(cluster, 200)
+            await client.append([b"%d" % number for number in range(100)])
+            await asyncio.sleep(CHECKPOINTED_S)
+            await story(cluster)
 
-    try:
         loop.run_until_complete(whole())
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        asyncio.set_event_loop(None)
-        loop.close()
 
 
 async def delete(cluster: Cluster) -> None:

@@ -27,7 +27,7 @@ from insync.client.admin_connections import (
 )
 from insync.sim.cluster import Cluster
 from insync.sim.network import SimNetwork
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 from insync.wire import messages
 from insync.wire.any_version import build
 from insync.wire.apis import Api
@@ -41,14 +41,8 @@ PATIENCE = Patience(request_ms=500, operation_ms=5_000)
 
 @pytest.fixture
 def loop() -> Iterator[VirtualLoop]:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    yield loop
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
-    asyncio.set_event_loop(None)
-    loop.close()
+    with virtual_time() as loop:
+        yield loop
 
 
 # With our own brokers.

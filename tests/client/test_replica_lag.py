@@ -15,7 +15,7 @@ from insync.client.admin_connections import Connections, Patience
 from insync.client.partition_client import PartitionClient
 from insync.client.replica_lag import FollowerRow, ReplicaLag, Report, _Ends
 from insync.sim.cluster import Cluster
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 from insync.wire.apis import SUPPORTED, Api
 
 CLIENT, WRITER = 200, 201
@@ -25,14 +25,8 @@ LAG_MAX_MS = 2_000
 
 @pytest.fixture
 def loop() -> Iterator[VirtualLoop]:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    yield loop
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
-    asyncio.set_event_loop(None)
-    loop.close()
+    with virtual_time() as loop:
+        yield loop
 
 
 class Looking:

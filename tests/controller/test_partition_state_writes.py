@@ -33,105 +33,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from random import Random
-from typing import Any
-from uuid import UUID
+from functools import partial
 
+import few_brokers
 import pytest
+from few_brokers import ONE, PATH, THREE, TWO, client_of, node_of, replica_of, state_of, until
 from kio.schema.errors import ErrorCode
 
-from insync.broker.replica import Replica
 from insync.client.connection import ClientConnection
 from insync.metadata import paths
 from insync.metadata.errors import Conflict
-from insync.metadata.records import TopicRecord, encode_state
-from insync.metadata.store import Check, Create, Delete, Operation, Write
-from insync.node.node import Node
+from insync.metadata.records import encode_state
+from insync.metadata.store import Check, Delete, Operation, Write
 from insync.rules.follower import Fetch
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
-from insync.sim.clients import SimClient
 from insync.sim.cluster import Cluster
-from insync.sim.virtual_loop import VirtualLoop
 from insync.wire import hello
 from insync.wire.apis import Api
 from insync.wire.fetch import FetchRequest, read_fetch_response, write_fetch_request
 
-KEY = ("t", 0)
-PATH = paths.partition_state(*KEY)
-ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
-
-Scenario = Callable[[Cluster], Awaitable[None]]
-
-
-def play(scenario: Scenario, *, brokers: int = 3, settings: dict[str, str] | None = None) -> None:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    cluster = Cluster(loop, Random(1), brokers=brokers, settings=settings)  # noqa: S311
-
-    async def playing() -> None:
-        for number in cluster.brokers:
-            await cluster.start(number)
-        await asyncio.sleep(0.2)
-        async with asyncio.timeout(120):
-            await scenario(cluster)
-        assert not cluster.mishaps
-
-    try:
-        loop.run_until_complete(playing())
-    finally:
-        loop.set_exception_handler(lambda *_: None)
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
-async def topic(
-    cluster: Cluster, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...] | None = None
-) -> None:
-    """One partition as we want it, led by the first of its ISR; a topic id of its own."""
-    topic_id = UUID(int=cluster.tree.revision, version=4)
-    state = PartitionState(
-        replicas=replicas, isr=isr or replicas, leader=replicas[0], leader_epoch=LeaderEpoch(0)
-    )
-    record = TopicRecord(topic_id=topic_id, partitions=1, replication_factor=len(replicas))
-    cluster.tree.step(
-        [
-            Create(paths.topic(KEY[0]), record.encode()),
-            Create(paths.topic_id(topic_id), KEY[0].encode()),
-            Create(PATH, encode_state(state)),
-        ],
-        None,
-    )
-    await asyncio.sleep(0.1)
-
-
-def state_of(cluster: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cluster.tree.entries[PATH].value)
-    return found
+play = partial(few_brokers.play, within_s=120)
+topic = partial(few_brokers.topic, settled_s=0.1)
 
 
 def version_of(cluster: Cluster) -> int:
     return cluster.tree.entries[PATH].version
-
-
-def node_of(cluster: Cluster, number: int) -> Node:
-    node = cluster.brokers[number].node
-    assert node is not None
-    return node
-
-
-def replica_of(cluster: Cluster, number: int) -> Replica:
-    return node_of(cluster, number).replicas.held[KEY]
-
-
-async def until(holds: Callable[[], bool], *, within_s: float = 10.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 def leave_step(cluster: Cluster, leader: int, leaving: BrokerId) -> list[Operation]:
@@ -145,10 +72,6 @@ def leave_step(cluster: Cluster, leader: int, leaving: BrokerId) -> list[Operati
 
 def checks(step: list[Operation]) -> list[Operation]:
     return [operation for operation in step if isinstance(operation, Check)]
-
-
-def client_of(cluster: Cluster) -> SimClient:
-    return SimClient(cluster, 100, KEY, Random(1))  # noqa: S311
 
 
 # By a leader.

@@ -17,7 +17,7 @@ from insync.metadata.records import BrokerRecord, decode_state, encode_state
 from insync.metadata.store import Create, Delete, Write
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, Incarnation
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 
 INTERVAL_S = 300
 AT_HOME = partition(2, 1, leader=2)
@@ -26,14 +26,8 @@ ABROAD = partition(2, 1, leader=1)
 
 @pytest.fixture
 def loop() -> Iterator[VirtualLoop]:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    yield loop
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
-    asyncio.set_event_loop(None)
-    loop.close()
+    with virtual_time() as loop:
+        yield loop
 
 
 class World:

@@ -15,7 +15,7 @@ from insync.rules import isr as isr_rules
 from insync.rules.values import BrokerId
 from insync.sim.clients import SimClient
 from insync.sim.cluster import Cluster
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 from insync.wire.configs import Resource
 
 LAG, WAIT = "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
@@ -74,22 +74,16 @@ class World:
 
 
 def play(story: Callable[[World], Awaitable[None]]) -> None:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    world = World(loop)
+    with virtual_time() as loop:
+        world = World(loop)
 
-    async def whole() -> None:
-        await world.start()
-        async with world.admin:
-            await story(world)
+        async def whole() -> None:
+            await world.start()
+            async with world.admin:
+                await story(world)
 
-    loop.run_until_complete(whole())
-    assert world.cluster.mishaps == []
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-    loop.run_until_complete(asyncio.sleep(0))
-    asyncio.set_event_loop(None)
-    loop.close()
+        loop.run_until_complete(whole())
+        assert world.cluster.mishaps == []
 
 
 OWNERS = {

@@ -11,7 +11,7 @@ from insync.client.partition_client import PartitionClient
 from insync.sim.clients import Admin, SimClient
 from insync.sim.cluster import Cluster
 from insync.sim.life import Life
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 from insync.telemetry.collection import Collection
 from insync.telemetry.schemas import TABLES, TELEMETRY_TOPIC
 
@@ -97,16 +97,7 @@ class RecordedLife(Life):
 
 
 def live_a_recorded_life(seed: int, seconds: float) -> Tables:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    life = RecordedLife(seed, loop)
-    try:
+    with virtual_time() as loop:
+        life = RecordedLife(seed, loop)
         loop.run_until_complete(life.live(seconds))
         return life.tables
-    finally:
-        loop.set_exception_handler(lambda *_: None)
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        asyncio.set_event_loop(None)
-        loop.close()

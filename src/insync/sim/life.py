@@ -22,7 +22,7 @@ from insync.sim.checks import LifeFailed, Monitor, Witness
 from insync.sim.clients import Admin, Clients
 from insync.sim.cluster import Cluster, MishapHandler
 from insync.sim.troubles import MIXES, Troubles
-from insync.sim.virtual_loop import VirtualLoop
+from insync.sim.virtual_loop import VirtualLoop, virtual_time
 
 TOPIC = "life"
 PARTITIONS = 2
@@ -187,26 +187,19 @@ logger = logging.getLogger(__name__)
 
 def live(seed: int, seconds: float = SECONDS, mix: str | None = None) -> tuple[str, int]:
     """Live once; returns the hash of the life and how much was acknowledged."""
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    life = Life(seed, loop, mix)
-    handler = MishapHandler(life.cluster)
-    logging.getLogger("insync").addHandler(handler)
-    try:
-        trace = loop.run_until_complete(life.live(seconds))
-        return trace, life.witness.acknowledged()
-    except Exception as error:
-        command = f"python -m insync.sim.life {seed} {seconds:g}" + (f" {mix}" if mix else "")
-        error.add_note(f"{life.plan}\nreplay with: {command}")
-        raise
-    finally:
-        logging.getLogger("insync").removeHandler(handler)
-        loop.set_exception_handler(lambda *_: None)
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        asyncio.set_event_loop(None)
-        loop.close()
+    with virtual_time() as loop:
+        life = Life(seed, loop, mix)
+        handler = MishapHandler(life.cluster)
+        logging.getLogger("insync").addHandler(handler)
+        try:
+            trace = loop.run_until_complete(life.live(seconds))
+            return trace, life.witness.acknowledged()
+        except Exception as error:
+            command = f"python -m insync.sim.life {seed} {seconds:g}" + (f" {mix}" if mix else "")
+            error.add_note(f"{life.plan}\nreplay with: {command}")
+            raise
+        finally:
+            logging.getLogger("insync").removeHandler(handler)
 
 
 def main(arguments: list[str]) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, TypeVarTuple, Unpack
 
@@ -56,6 +57,22 @@ class _Handle(_Held, asyncio.Handle):
 
 class _TimerHandle(_Held, asyncio.TimerHandle):
     pass
+
+
+@contextmanager
+def virtual_time() -> Iterator[VirtualLoop]:
+    """A loop of its own, which goes with everything that is left in it."""
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        yield loop
+    finally:
+        loop.set_exception_handler(lambda *_: None)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
