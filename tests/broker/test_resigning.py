@@ -381,3 +381,24 @@ async def produce_to(cluster: Cluster, broker: int, *, acks: int) -> ErrorCode:
     body = write_produce_request(9, ProduceRequest(None, acks, 1_000, [part]))
     (result,) = read_produce_response(9, *await connection.ask(Api.PRODUCE, 9, [body])).results
     return ErrorCode(result.error)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_deadline_that_falls_into_a_stall_too_short_to_matter_is_still_kept(seed: int) -> None:
+    """120 ms are a stall, but of no account to a limit of 6 s; nothing else happens after it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster)
+        client = client_of(cluster)
+        await client.append([b"before"])
+        cluster.network.cut(1, 3)
+        await client.append_once([b"it lacks this"])
+        due_ms = deadlines_of(cluster)[THREE]
+        await asyncio.sleep((due_ms - cluster.loop.clock_ms() - 60) / 1_000)
+        cluster.pause(1)
+        await asyncio.sleep(0.12)
+        cluster.resume(1)
+        out_ms = await until(lambda: isr_of(cluster) == [1, 2], within_s=5)
+        assert out_ms - due_ms <= 120
+
+    play(scenario, settings={"replica.lag.time.max.ms": "6000"}, seed=seed)

@@ -78,6 +78,7 @@ class Replicas:
         self._commits: set[asyncio.Task[None]] = set()
         self._awake = awake
         self._stall = NO_STALL  # the latest
+        self._put_off: dict[Replica, None] = {}  # to be looked at when the sockets are read
         awake.on_stall = self._on_stall
         awake.on_drained = self._on_drained
         self._refused: set[TopicPartition] = set()  # by the disk; tried again
@@ -415,8 +416,11 @@ class Replicas:
             return  # another timer has taken over
         found.timer_at_ms = None
         now_ms = self.clock_ms()
-        if found.term is None or self._awake.is_draining:
-            return  # once the sockets are read, all is looked at again
+        if found.term is None:
+            return
+        if self._awake.is_draining:
+            self._put_off[found] = None
+            return
         found.note_sessions()
         found.advance(found.term.with_watermark(now_ms=now_ms))
         leaving = found.term.leaving(
@@ -466,6 +470,9 @@ class Replicas:
             assert found.term is not None, "only what is led"
             found.advance(found.term.drained(now_ms=now_ms))
             self._resigning.look_at_stalls(found, incarnation=self.incarnation, now_ms=now_ms)
+            self._put_off[found] = None
+        put_off, self._put_off = self._put_off, {}
+        for found in put_off:
             self._arm(found)
 
     def _shaken_by(self, stall: Stall) -> list[Replica]:
