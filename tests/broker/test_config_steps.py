@@ -14,7 +14,13 @@ from kio.schema.errors import ErrorCode
 from insync.broker import configs as configs_module
 from insync.broker.cluster_view import ClusterView
 from insync.broker.configs import Configs
-from insync.broker.settings import SETTINGS, TOPIC_SETTINGS, Setting, Settings
+from insync.broker.settings import (
+    BROKER_SETTINGS,
+    SETTINGS,
+    TOPIC_SETTINGS,
+    Setting,
+    Settings,
+)
 from insync.broker.topics import Topics, Wanted
 from insync.metadata import paths
 from insync.metadata.memory import MemoryStore, MemoryTree
@@ -331,6 +337,7 @@ def test_a_first_setting_of_a_topic_deleted_meanwhile() -> None:
 def test_lists_grow_and_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     row = Setting(name="a.list", default="", is_list=True, is_dynamic=True, doc="Items.")
     monkeypatch.setitem(SETTINGS, "a.list", row)
+    monkeypatch.setitem(BROKER_SETTINGS, "a.list", row)
     monkeypatch.setitem(TOPIC_SETTINGS, "a.list", row)
 
     async def story(world: World) -> None:
@@ -382,7 +389,7 @@ def test_a_brokers_settings_and_those_of_all() -> None:
         await world.alter(BROKER, "1", (SET, WAIT, "250"))
         await world.alter(BROKER, "", (SET, WAIT, "300"), (SET, LAG, "9000"))
         told = {each["name"]: each for each in described(world, BROKER, "1")["configs"]}
-        assert set(told) == set(SETTINGS)
+        assert set(told) == set(BROKER_SETTINGS)
         assert [(s["source"], s["value"]) for s in told[WAIT]["synonyms"]] == [
             (2, "250"),
             (3, "300"),

@@ -65,7 +65,7 @@ def test_a_batch_larger_than_the_bucket_goes_when_it_is_full_and_leaves_debt() -
 
 
 def test_a_batch_larger_than_the_bucket_does_not_go_before_it_is_full() -> None:
-    assert not empty_bucket().admits(5_000, now_ms=498)
+    assert not empty_bucket().admits(5_000, now_ms=449)
 
 
 def test_at_1_byte_per_s_one_batch_stalls_the_rest() -> None:

@@ -17,7 +17,14 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
 from insync.broker.in_sync import concerns_rule, rule_of
-from insync.broker.settings import SETTINGS, TOPIC_SETTINGS, Setting, Settings, find, text_of
+from insync.broker.settings import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    Setting,
+    Settings,
+    find,
+    text_of,
+)
 from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata import paths
 from insync.metadata.errors import Conflict
@@ -64,7 +71,7 @@ class OfBroker:
 
     @property
     def table(self) -> Table:
-        return SETTINGS
+        return BROKER_SETTINGS
 
 
 Owner = OfTopic | OfBroker
@@ -242,7 +249,7 @@ class Configs:
             settings = self._settings.for_topic(after)
             return rule_of(settings).warnings if concerns_rule(after) else ()
         for name in after:
-            if not SETTINGS[name].is_dynamic and after[name] != before.get(name):
+            if not BROKER_SETTINGS[name].is_dynamic and after[name] != before.get(name):
                 raise BadSetting(
                     f"{name} is read at start only; write it into the broker's file and restart it"
                 )
@@ -298,6 +305,6 @@ def _alter(config: dict[str, str], asked: Any, table: Table) -> None:
             items += [each for each in named if each not in items]
         else:
             items = [each for each in items if each not in named]
-        config[name] = ",".join(items)
+        config[name] = text_of(find(name, table).parse(",".join(items)))
     else:
         raise ConfigRefused(ErrorCode.invalid_request, f"there is no operation {operation}")

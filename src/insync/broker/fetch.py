@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -31,6 +31,7 @@ from insync.broker.fetch_sessions import (
     Reader,
     next_epoch,
 )
+from insync.broker.quotas import Passage, Quota
 from insync.broker.reads import ReadPool
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
@@ -38,6 +39,7 @@ from insync.broker.server import Connection, Reply
 from insync.rules import isr as isr_rules
 from insync.rules.epochs import divergence
 from insync.rules.follower import Fetch as FollowerFetch
+from insync.rules.throttling import Treatment
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.storage.errors import OffsetOutOfRange, StorageRefusal
 from insync.storage.log import ReadResult, WouldBlock
@@ -66,10 +68,16 @@ class Reading:
 
 class Fetch:
     def __init__(
-        self, replicas: Replicas, view: ClusterView, sessions: FetchSessions, pool: ReadPool
+        self,
+        replicas: Replicas,
+        view: ClusterView,
+        sessions: FetchSessions,
+        pool: ReadPool,
+        quota: Quota,
     ) -> None:
         self.replicas = replicas
         self.pool = pool
+        self.quota = quota
         self.read_ids = count()
         self._view = view
         self._sessions = sessions
@@ -180,6 +188,7 @@ class Look:
     parts: list[tuple[Interest, FetchedPartition]]
     size_bytes: int
     must_answer: bool  # an error or a divergence does not wait
+    passage: Passage | None  # through the quota, if there is one
 
 
 class Attempt:
@@ -217,6 +226,8 @@ class Attempt:
                 counts.bytes_out += found.size_bytes
             else:
                 counts.replication_bytes_out += found.size_bytes
+            if found.passage is not None:
+                found.passage.leaves()
             self._answer(found.parts)
         elif not self._is_late and self._timer is None:
             self._wait()
@@ -264,7 +275,8 @@ class Attempt:
         left = min(self._request.max_bytes, FETCH_BYTES_MAX)
         parts: list[tuple[Interest, FetchedPartition]] = []
         size_bytes, must_answer = 0, False
-        for interest in list(reader.interests.values() if self._is_full else reader.ready):
+        passage = None if reader.follower is None else self._fetch.quota.passage(reader)
+        for interest in self._in_order(passage):
             is_full_up = left <= 0 < size_bytes
             if is_full_up and not self._is_full and not self._is_first:
                 break  # the others stay ready, and come first next time
@@ -272,16 +284,39 @@ class Attempt:
             if isinstance(found, ErrorCode):
                 part = FetchedPartition(interest.asked.partition, found, -1)
             else:
-                part = self._read_one(interest, found, left, min_one_batch=size_bytes == 0)
+                # A follower gets a batch larger than it asked for as long as it fits the answer:
+                # else one beside busy partitions would never come first.
+                is_roomy = reader.follower is not None and left >= found.batch_bytes_max
+                part = self._read_one(
+                    interest, found, left, passage, min_one_batch=size_bytes == 0 or is_roomy
+                )
                 interest.watch(found)
             size = len(part.records or b"")
             size_bytes, left = size_bytes + size, max(0, left - size)
             must_answer |= part.error != ErrorCode.none or part.diverging is not None
             parts.append((interest, part))
-        return Look(parts, size_bytes, must_answer)
+        return Look(parts, size_bytes, must_answer, passage)
+
+    def _in_order(self, passage: Passage | None) -> Iterator[Interest]:
+        """What is to be looked at: what waits for the quota first, as far as it lets go."""
+        reader = self._reader
+        if self._is_full:
+            yield from list(reader.interests.values())
+            return
+        for interest in list(reader.limited):
+            if passage is not None and not passage.is_open:
+                break
+            yield interest
+        yield from list(reader.ready)
 
     def _read_one(
-        self, interest: Interest, found: Replica, left: int, *, min_one_batch: bool
+        self,
+        interest: Interest,
+        found: Replica,
+        left: int,
+        passage: Passage | None,
+        *,
+        min_one_batch: bool,
     ) -> FetchedPartition:
         asked, log = interest.asked, found.log
         parted = _divergence(found, asked)
@@ -304,8 +339,17 @@ class Attempt:
         if interest.ahead is not None and interest.ahead[0] != found.epoch:
             interest.ahead = None  # read under another leader
         is_fresh = interest.reading is None and interest.ahead is None
+        interest.is_outside = is_follower and self._is_outside(found)
+        treated = Treatment.FREE
+        if passage is not None:
+            treated = passage.treatment(found.key, is_in_sync=not interest.is_outside)
+        interest.is_limited = treated is Treatment.LIMITED
+        interest.is_held_back = False
+        if interest.is_limited and passage is not None and interest.is_behind:
+            left, min_one_batch = passage.room_bytes(left), passage.is_open
+            interest.is_held_back = left == 0
         data: ReadResult | WouldBlock | ErrorCode | None = None
-        if interest.ahead is not None:
+        if interest.ahead is not None and not interest.is_held_back:
             data = interest.ahead[1]
         elif is_fresh and interest.is_behind and (left > 0 or min_one_batch):
             data = _read(found, asked, left, up_to=up_to, min_one_batch=min_one_batch)
@@ -314,10 +358,13 @@ class Attempt:
         if isinstance(data, WouldBlock):
             self._read_later(interest, found, left, up_to=up_to, min_one_batch=min_one_batch)
             data = None
-        elif self._is_first and is_fresh:
-            size_bytes = 0 if data is None else len(data.data)
-            self._note_fetch(interest, found, leader_end, size_bytes)
-        interest.is_outside = is_follower and self._is_outside(found)
+        else:
+            if data is not None and passage is not None and treated is not Treatment.FREE:
+                data = self._through(passage, interest, data)
+            if self._is_first and is_fresh:
+                size_bytes = 0 if data is None else len(data.data)
+                self._note_fetch(interest, found, leader_end, size_bytes)
+        interest.is_outside = is_follower and self._is_outside(found)  # it may have joined now
         watermark = found.high_watermark
         return FetchedPartition(
             asked.partition,
@@ -327,6 +374,16 @@ class Attempt:
             log_start=log.start,
             records=None if data is None else memoryview(data.data),
         )
+
+    def _through(self, passage: Passage, interest: Interest, data: ReadResult) -> ReadResult | None:
+        """What was read, as far as the quota lets it go; it is read again when it does."""
+        size_bytes = len(data.data)
+        if not interest.is_limited:
+            passage.in_sync(size_bytes)
+        elif size_bytes and not passage.admits(size_bytes):
+            interest.is_held_back = True
+            return None
+        return data
 
     def _is_outside(self, found: Replica) -> bool:
         follower, term = self._reader.follower, found.term
@@ -353,6 +410,7 @@ class Attempt:
                 incarnation=Incarnation(self._request.replica_epoch),
             ),
             size_bytes=size_bytes,
+            is_held_back=interest.is_held_back,
         )
         self._reader.hold((interest.topic, asked.partition), found)
 

@@ -46,6 +46,8 @@ class Interest:
         "ahead",
         "asked",
         "is_behind",
+        "is_held_back",
+        "is_limited",
         "is_outside",
         "reader",
         "reading",
@@ -62,6 +64,8 @@ class Interest:
         self.asked = asked
         self.is_behind = False  # there was more to read than it has
         self.is_outside = False  # a follower not in sync: each of its requests may let it in
+        self.is_limited = False  # by the leader's quota (KIP-73)
+        self.is_held_back = False  # there was more, and the quota let nothing go
         self.told_watermark = self.told_log_start = -1
         self.reading: int | None = None  # the read under way in the pool
         self.ahead: tuple[LeaderEpoch, ReadResult | ErrorCode] | None = None  # what it brought
@@ -85,6 +89,12 @@ class Interest:
 
     def on_news(self, replica: Replica, *, grew: bool, committed: bool) -> None:
         """More to read wakes the reader. A follower is told of commits beside other things."""
+        if grew or committed:
+            if self.is_held_back or self in self.reader.limited:
+                replica.watchers[self] = None  # it waits for the quota, not for records
+                return
+        else:
+            self.reader.limited.pop(self, None)  # whether it is limited may have changed
         is_follower = self.reader.follower is not None
         is_for_me = (grew if is_follower else committed) or not (grew or committed)
         if is_for_me or is_follower:
@@ -106,20 +116,27 @@ class Interest:
 
     def told(self, part: FetchedPartition) -> None:
         """What leaves now. Records and errors are said again until the reader moves on."""
-        if self.reading is None:
+        if self.reading is None and not self.is_held_back:
             self.ahead = None
             self.reserve(0)
         # After an error whatever comes next is news.
         self.told_watermark = -1 if part.error else part.high_watermark
         self.told_log_start = part.log_start
-        ready = self.reader.ready
+        ready, limited = self.reader.ready, self.reader.limited
         ready.pop(self, None)
+        if self.is_limited and self.is_behind:
+            if not self.is_held_back:
+                limited.pop(self, None)  # it got something: the others come first now
+            limited[self] = None
+            return
+        limited.pop(self, None)
         if self.is_behind or self.is_outside or part.error or part.diverging is not None:
             ready[self] = None  # behind the others: nobody starves
 
     def let_go(self) -> None:
         """Nobody asks for it any more; what the pool still reads of it will be thrown away."""
         self.reader.ready.pop(self, None)
+        self.reader.limited.pop(self, None)
         self.reading = self.ahead = None
         self.reserve(0)
         self._look_away()
@@ -134,6 +151,7 @@ class Reader:
         "fetched_at_ms",
         "follower",
         "interests",
+        "limited",
         "ready",
         "reserved_bytes",
         "runs",
@@ -148,6 +166,7 @@ class Reader:
         self.fetched_at_ms = now_ms
         self.interests: dict[Place, Interest] = {}
         self.ready: dict[Interest, None] = {}  # in the order they are served
+        self.limited: dict[Interest, None] = {}  # behind, and served as the quota allows
         self.reserved_bytes = 0  # by reads in the pool, and by what they brought
         self.waiting: Waiting | None = None
         self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
@@ -177,7 +196,9 @@ class Reader:
         interest = self.interests.get(place)
         if interest is None:
             interest = self.interests[place] = Interest(self, topic, asked)
-        elif interest.asked != asked:
+        elif interest.asked[:-1] == asked[:-1]:
+            interest.asked = asked  # how much it may be sent changes nothing about what is read
+        else:
             if interest.reading is not None:
                 # That read answers a question nobody asks any more.
                 interest.let_go()
@@ -187,6 +208,7 @@ class Reader:
             interest.reserve(0)
         # A reader that lists a partition again is due an answer on it only if there is news.
         self.ready[interest] = None
+        self.limited.pop(interest, None)
 
     def _forget(self, place: Place) -> None:
         interest = self.interests.pop(place, None)

@@ -4,6 +4,9 @@ It asks in a session: after the first time it lists only what changed, so that a
 partitions cost one small request per wait. What changes while a request waits at the leader is
 listed in another at once; the leader then lets the first one go.
 
+What is throttled (KIP-73) and out of sync is asked for only as far as bytes could be reserved of
+the follower's quota; otherwise it is left out of the session, and waits in turn.
+
 Truncation is by leader epoch (KIP-101, KIP-279): each partition tells the epoch of its last
 record, and a leader whose log parted there answers where, instead of with records.
 """
@@ -21,12 +24,14 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker.cluster_view import ClusterView
 from insync.broker.fetch_sessions import FIRST_EPOCH, NO_SESSION, next_epoch
+from insync.broker.quotas import Quota
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.broker.settings import Settings
 from insync.client.connection import ClientConnection, Disconnected, Network
 from insync.rules.epochs import EpochEnd, truncation
 from insync.rules.refusals import Refusal
+from insync.rules.throttling import Treatment, follower_is_in_sync
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.storage.errors import StorageRefusal
 from insync.wire import hello
@@ -60,6 +65,7 @@ class FollowerFetchers:
         settings: Settings,
         network: Network,
         secret: bytes,
+        quota: Quota,
     ) -> None:
         self._broker = replicas.broker
         self._new_fetcher = partial(
@@ -69,6 +75,7 @@ class FollowerFetchers:
             settings=settings,
             network=network,
             secret=secret,
+            quota=quota,
         )
         self._fetchers: dict[BrokerId, _Fetcher] = {}
         self._fetcher_of: dict[tuple[str, int], BrokerId] = {}
@@ -90,6 +97,11 @@ class FollowerFetchers:
         self._fetcher_of[replica.key] = leader
         self._fetchers[leader].add(replica)
 
+    def quota_changed(self) -> None:
+        """What was asked for under another throttle, or none, is asked for anew."""
+        for fetcher in self._fetchers.values():
+            fetcher.quota_changed()
+
     async def stop(self) -> None:
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
 
@@ -106,6 +118,7 @@ class _Fetcher:
         settings: Settings,
         network: Network,
         secret: bytes,
+        quota: Quota,
     ) -> None:
         self._leader = leader
         self._replicas = replicas
@@ -113,11 +126,15 @@ class _Fetcher:
         self._settings = settings
         self._network = network
         self._secret = secret
+        self._quota = quota
         self._followed: dict[Place, Replica] = {}
         self._to_list: dict[Place, None] = {}  # what the leader has yet to hear
         self._to_forget: dict[Place, None] = {}
         self._listed: dict[Place, LeaderEpoch] = {}  # what it knows that we ask for
         self._resting: dict[Place, asyncio.TimerHandle] = {}  # had an error; asked for later
+        self._held_back: dict[Place, None] = {}  # by the quota; the next in turn first
+        self._reserved: dict[Place, int] = {}  # bytes that were reserved to ask for it
+        self._told: set[Place] = set()  # whose leader's watermark is known in this session
         self._session_id = NO_SESSION
         self._session_epoch = FIRST_EPOCH
         self._sent: deque[asyncio.Future[memoryview | bytes]] = deque()  # not answered yet
@@ -131,7 +148,11 @@ class _Fetcher:
         return (
             self._followed.get(place) is replica
             and place not in self._resting
-            and (place in self._to_list or self._listed.get(place) == replica.epoch)
+            and (
+                place in self._to_list
+                or place in self._held_back
+                or self._listed.get(place) == replica.epoch
+            )
         )
 
     def add(self, replica: Replica) -> None:
@@ -150,6 +171,10 @@ class _Fetcher:
             rest.cancel()
         self._to_forget.pop(place, None)
         self._to_list[place] = None
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something new to ask for."""
         self._has_news.set()
         if self._sent and not self._is_poked:
             # Once for all that change now: roles change by the hundred.
@@ -161,6 +186,8 @@ class _Fetcher:
         if rest is not None:
             rest.cancel()
         self._to_list.pop(place, None)
+        self._held_back.pop(place, None)
+        self._release(place)
         if place in self._listed:
             self._to_forget[place] = None
 
@@ -174,6 +201,10 @@ class _Fetcher:
         self._session_id, self._session_epoch = NO_SESSION, FIRST_EPOCH
         self._listed.clear()
         self._to_forget.clear()
+        self._held_back.clear()
+        self._told.clear()
+        for place in list(self._reserved):
+            self._release(place)
         self._to_list = {place: None for place in self._followed if place not in self._resting}
 
     async def stop(self) -> None:
@@ -184,8 +215,108 @@ class _Fetcher:
         if self._connection is not None:
             self._connection.close()
 
+    # Under a throttle.
+
+    def quota_changed(self) -> None:
+        for place, replica in self._followed.items():
+            if place in self._listed and place not in self._reserved and self._is_limited(replica):
+                self._to_list[place] = None
+        if self._to_list or self._held_back:
+            self.wake()
+
+    def _is_limited(self, replica: Replica) -> bool:
+        return self._treatment(replica) is Treatment.LIMITED
+
+    def _treatment(self, replica: Replica) -> Treatment:
+        if not self._quota.is_set:
+            return Treatment.FREE
+        return self._quota.treatment(replica.key, is_in_sync=self._is_in_sync(replica))
+
+    def _is_in_sync(self, replica: Replica) -> bool:
+        """By the state of this incarnation, or because it lacks nothing that is committed."""
+        members, replicas = replica.members, self._replicas
+        if members is not None and replicas.broker in members and replicas.may_lead():
+            return True
+        is_told = (replica.topic_id, replica.key[1]) in self._told
+        return follower_is_in_sync(
+            next_offset=Offset(replica.log.end),
+            leader_high_watermark=Offset(replica.leader_watermark) if is_told else None,
+        )
+
+    def _take_turns(self) -> None:
+        """Sort out what may be asked for now from what the quota holds back."""
+        if not self._quota.is_set and not self._held_back:
+            return
+        for place in list(self._to_list):
+            if place not in self._reserved and self._is_limited(self._followed[place]):
+                del self._to_list[place]
+                self._held_back[place] = None
+        for place in list(self._held_back):
+            if not self._is_limited(self._followed[place]):
+                del self._held_back[place]
+                self._to_list[place] = None
+        if self._held_back:
+            self._reserve()
+        for place in self._held_back:
+            if place in self._listed:
+                self._to_forget[place] = None
+        if not self._held_back and not self._reserved:
+            self._quota.leave(self)
+
+    def _reserve(self) -> None:
+        """Ask for as many of those that wait as the quota has bytes for, the next in turn first."""
+        partition_bytes = self._settings.integer("replica.fetch.max.bytes")
+        response_bytes = self._settings.integer("replica.fetch.response.max.bytes")
+        first = self._followed[next(iter(self._held_back))]
+        left = self._quota.reserve(
+            self,
+            min(response_bytes, partition_bytes * len(self._held_back)),
+            batch_bytes_max=first.batch_bytes_max,
+        )
+        is_first = True
+        for place in list(self._held_back):
+            # Only the first may be answered with a batch larger than what is reserved for it.
+            if left <= 0 or (not is_first and left < self._followed[place].batch_bytes_max):
+                break
+            is_first = False
+            self._reserved[place] = min(left, partition_bytes)
+            left -= self._reserved[place]
+            del self._held_back[place]
+            self._to_forget.pop(place, None)
+            self._to_list[place] = None
+        if left > 0:
+            self._quota.settle(left, 0)
+
+    def _release(self, place: Place) -> None:
+        reserved = self._reserved.pop(place, None)
+        if reserved is not None:
+            self._quota.settle(reserved, 0)
+
+    def _count(self, place: Place, replica: Replica, size_bytes: int) -> None:
+        """What came, against what was reserved for it."""
+        reserved = self._reserved.pop(place, None)
+        if reserved is not None:
+            self._quota.settle(reserved, size_bytes)
+            return
+        match self._treatment(replica):
+            case Treatment.COUNTED:
+                self._quota.received_in_sync(size_bytes)
+            case Treatment.LIMITED:  # asked for before there was a throttle
+                self._quota.settle(0, size_bytes)
+            case Treatment.FREE:
+                pass
+
+    def _end_reservations(self) -> None:
+        """An answer came: who got nothing of what was reserved for it is the next in turn."""
+        places = list(self._reserved)
+        for place in places:
+            self._release(place)
+        self._held_back = dict.fromkeys([*places, *self._held_back])
+
     async def _run(self) -> None:
         while True:
+            if not self._sent:
+                self._take_turns()
             if not (self._listed or self._to_list or self._sent):
                 self._has_news.clear()
                 await self._has_news.wait()
@@ -238,9 +369,15 @@ class _Fetcher:
             for part in parts:
                 place = (topic, part.partition)
                 replica = self._followed.get(place)
+                if replica is not None and part.records and self._quota.is_set:
+                    self._count(place, replica, len(part.records))
                 # What an answer says of a partition we have changed our mind about is old.
                 if replica is not None and place in self._listed and place not in self._to_list:
                     self._take(place, replica, part)
+        if self._reserved and not self._sent:
+            self._end_reservations()
+        if self._sent and (self._to_list or self._held_back):
+            self.wake()  # what was to be asked for while two were under way
         if self._session_id == NO_SESSION:
             if response.session_id == NO_SESSION:
                 self._begin_anew()
@@ -251,7 +388,10 @@ class _Fetcher:
         self._is_poked = False
         connection = self._connection
         is_waiting = len(self._sent) == 1 and self._session_id != NO_SESSION
-        if self._to_list and is_waiting and connection is not None and connection.is_open:
+        if not is_waiting or connection is None or not connection.is_open:
+            return
+        self._take_turns()
+        if self._to_list or self._to_forget:
             self._send(connection)
 
     def _send(self, connection: ClientConnection) -> None:
@@ -287,7 +427,11 @@ class _Fetcher:
 
     def _request(self) -> FetchRequest:
         """What changed since the last one: that is now known to the leader."""
+        self._take_turns()
         partition_bytes = self._settings.integer("replica.fetch.max.bytes")
+        wait_ms = self._settings.integer("replica.fetch.wait.max.ms")
+        if not self._told.issuperset(self._reserved):
+            wait_ms = 0  # what is reserved for a replica that lacks nothing is wanted elsewhere
         topics: dict[UUID, list[FetchPartition]] = {}
         for place in self._to_list:
             topic_id, number = place
@@ -300,7 +444,7 @@ class _Fetcher:
                     fetch_offset=replica.log.end,
                     last_fetched_epoch=-1 if latest is None else latest,
                     log_start=replica.log.start,
-                    max_bytes=partition_bytes,
+                    max_bytes=self._reserved.get(place, partition_bytes),
                 )
             )
             self._listed[place] = replica.epoch
@@ -314,7 +458,7 @@ class _Fetcher:
         return FetchRequest(
             replica_id=self._replicas.broker,
             replica_epoch=self._replicas.incarnation,
-            max_wait_ms=self._settings.integer("replica.fetch.wait.max.ms"),
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=self._settings.integer("replica.fetch.response.max.bytes"),
             session_id=self._session_id,
@@ -340,6 +484,7 @@ class _Fetcher:
                     if part.log_start > replica.log.start:
                         replica.log.delete_records_before(min(part.log_start, replica.log.end))
                     replica.follow(part.high_watermark)
+                    self._told.add(place)
                 case ErrorCode.offset_out_of_range:
                     self._start_over(place, replica, part)
                 case _:

@@ -155,11 +155,11 @@ class Replicas:
 
     def _take_up_what_waits(self) -> None:
         waiting = [f.key for f in self.held.values() if f.leader == self.broker and f.term is None]
-        if waiting and self._may_lead():
+        if waiting and self.may_lead():
             for key in sorted(waiting):
                 self._take_up(key)
 
-    def _may_lead(self) -> bool:
+    def may_lead(self) -> bool:
         """A state that names this broker may mean a former incarnation of it.
 
         That one's epoch was its own: it may have written what this one lost. Once a controller
@@ -207,7 +207,7 @@ class Replicas:
         members_before, found.members = found.members, frozenset(state.isr)
         settings = self._settings_of(found.key[0])
         self._take_limits(found, state, settings)
-        if state.leader != self.broker or not self._may_lead():
+        if state.leader != self.broker or not self.may_lead():
             if found.is_leader:
                 found.abandon()
             self.on_following(found)
@@ -314,7 +314,13 @@ class Replicas:
         self._arm(found)
 
     def fetched(
-        self, found: Replica, follower: BrokerId, fetch: Fetch, *, size_bytes: int = 0
+        self,
+        found: Replica,
+        follower: BrokerId,
+        fetch: Fetch,
+        *,
+        size_bytes: int = 0,
+        is_held_back: bool = False,
     ) -> None:
         """A follower's fetch took effect, as all that its session said before."""
         assert found.term is not None, "only a leader is fetched from"
@@ -336,6 +342,7 @@ class Replicas:
                 log_start=fetch.log_start,
                 size_bytes=size_bytes,
                 at_ms=fetch.at_ms,
+                is_held_back=is_held_back,
                 # Each fetch of one outside may let it in: none is merged with another.
                 merges_within_ms=term.fetch_wait_max_ms if is_member else NEVER_MS,
             )

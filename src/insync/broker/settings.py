@@ -11,12 +11,14 @@ holds the same `Settings`, so a change is seen by whoever looks next.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Final
 
+from insync.rules import throttled_replicas
+from insync.rules.quota_window import SAMPLE_MS_DEFAULT, SAMPLES_DEFAULT
 from insync.rules.refusals import BadSetting
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT
 from insync.rules.settings import POLICY_NAMES, PROCESS_TIME_MAX_MS_DEFAULT
@@ -50,6 +52,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     is_dynamic: bool = False  # whoever reads it looks again, so it may be changed at run time
     is_list: bool = False  # of texts, with commas between them
+    is_run_time_only: bool = False  # neither in a file nor when a topic is created
+    read: Callable[[str], object] | None = None  # what reads a text that has a form of its own
 
     @property
     def kind(self) -> ConfigType:
@@ -72,7 +76,7 @@ class Setting:
             case _:
                 if self.choices and text not in self.choices:
                     raise BadSetting(f"{self.name} is {text!r}; use {' or '.join(self.choices)}")
-                return text
+                return text if self.read is None else str(self.read(text))
 
     def _parse_bool(self, text: str) -> bool:
         if text.lower() not in ("true", "false"):
@@ -272,6 +276,58 @@ SETTINGS: Final = _table(
             doc="What a follower asks for per fetch.",
         ),
         Setting(
+            name="leader.replication.throttled.rate",
+            default=LONG_MAX,
+            is_dynamic=True,
+            is_run_time_only=True,
+            doc="KIP-73: bytes a second that this broker may send for throttled replicas.",
+        ),
+        Setting(
+            name="follower.replication.throttled.rate",
+            default=LONG_MAX,
+            is_dynamic=True,
+            is_run_time_only=True,
+            doc="KIP-73: bytes a second that this broker may fetch for throttled replicas.",
+        ),
+        Setting(
+            name="leader.replication.throttled.replicas",
+            default="",
+            scope=Scope.TOPIC,
+            is_dynamic=True,
+            is_list=True,
+            is_run_time_only=True,
+            read=throttled_replicas.parse,
+            doc="KIP-73: replicas, as partition:broker, that are throttled when they lead; "
+            "* is all of them.",
+        ),
+        Setting(
+            name="follower.replication.throttled.replicas",
+            default="",
+            scope=Scope.TOPIC,
+            is_dynamic=True,
+            is_list=True,
+            is_run_time_only=True,
+            read=throttled_replicas.parse,
+            doc="KIP-73: replicas, as partition:broker, that are throttled when they follow; "
+            "* is all of them.",
+        ),
+        Setting(
+            name="replication.quota.window.num",
+            default=SAMPLES_DEFAULT,
+            minimum=1,
+            maximum=10_000,
+            is_dynamic=True,
+            doc="Samples over which the rate of throttled replication is told.",
+        ),
+        Setting(
+            name="replication.quota.window.size.seconds",
+            default=SAMPLE_MS_DEFAULT // 1_000,
+            minimum=1,
+            maximum=86_400,
+            is_dynamic=True,
+            doc="The time span of each of these samples.",
+        ),
+        Setting(
             name="max.incremental.fetch.session.cache.slots",
             default=1_000,
             maximum=INT_MAX,
@@ -420,6 +476,9 @@ SETTINGS: Final = _table(
     )
 )
 
+BROKER_SETTINGS: Final = {
+    name: setting for name, setting in SETTINGS.items() if setting.scope is not Scope.TOPIC
+}
 TOPIC_SETTINGS: Final = {
     setting.topic_name or setting.name: setting
     for setting in SETTINGS.values()
@@ -433,6 +492,13 @@ def find(name: str, table: Mapping[str, Setting] = SETTINGS) -> Setting:
         hint = f"; did you mean {close[0]}?" if close else ""
         raise BadSetting(f"there is no setting {name!r}{hint}")
     return table[name]
+
+
+def refuse_before_run_time(names: Iterable[str], table: Mapping[str, Setting]) -> None:
+    """KIP-73: throttles cannot be set in a file, or when a topic is created."""
+    for name in names:
+        if name in table and table[name].is_run_time_only:
+            raise BadSetting(f"{name} can only be set at run time; use insync configs --alter")
 
 
 def text_of(value: Value | None) -> str:
@@ -455,7 +521,8 @@ class Settings:
     """A broker's settings: what was given, and the defaults of the rest."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._layers: Layers = {ConfigSource.STATIC_BROKER: _parsed(given, SETTINGS)}
+        refuse_before_run_time(given, BROKER_SETTINGS)
+        self._layers: Layers = {ConfigSource.STATIC_BROKER: _parsed(given, BROKER_SETTINGS)}
         self._merge()
 
     def __getitem__(self, name: str) -> Value:
@@ -504,8 +571,8 @@ class Settings:
         """The same had these been set at run time, for this broker and for all of them."""
         return self._with(
             {
-                ConfigSource.DYNAMIC_BROKER: _parsed(own, SETTINGS),
-                ConfigSource.DYNAMIC_DEFAULT_BROKER: _parsed(everyones, SETTINGS),
+                ConfigSource.DYNAMIC_BROKER: _parsed(own, BROKER_SETTINGS),
+                ConfigSource.DYNAMIC_DEFAULT_BROKER: _parsed(everyones, BROKER_SETTINGS),
             }
         )
 
@@ -523,7 +590,7 @@ class Settings:
             (ConfigSource.DYNAMIC_BROKER, own),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, everyones),
         ):
-            understood = _understood(given, SETTINGS)
+            understood = _understood(given, BROKER_SETTINGS)
             self._layers[source] = {
                 name: value for name, value in understood.items() if SETTINGS[name].is_dynamic
             }

@@ -18,7 +18,12 @@ from kio.schema.errors import ErrorCode
 from insync.broker.assignment import assign
 from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
 from insync.broker.in_sync import concerns_rule, rule_of
-from insync.broker.settings import TOPIC_SETTINGS, Settings, text_of
+from insync.broker.settings import (
+    TOPIC_SETTINGS,
+    Settings,
+    refuse_before_run_time,
+    text_of,
+)
 from insync.metadata import paths
 from insync.metadata.errors import BadTopicName, Conflict
 from insync.metadata.records import TopicRecord, encode_config, encode_state
@@ -81,6 +86,7 @@ class Topics:
     async def create(self, wanted: Wanted, *, validate_only: bool = False) -> TopicRecord:
         try:
             path = paths.topic(wanted.name)
+            refuse_before_run_time(wanted.config or {}, TOPIC_SETTINGS)
             settings = self._settings.for_topic(wanted.config or {})
             if concerns_rule(wanted.config or {}):
                 rule_of(settings)

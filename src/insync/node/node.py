@@ -20,12 +20,13 @@ from insync.broker.fetch_sessions import FetchSessions
 from insync.broker.follower_fetch import FollowerFetchers
 from insync.broker.in_sync import rule_of
 from insync.broker.producer_ids import ProducerIds
+from insync.broker.quotas import Quotas
 from insync.broker.reads import ReadPool
 from insync.broker.replicas import Replicas
 from insync.broker.requests import Requests
 from insync.broker.scrapes import Scrapes
 from insync.broker.server import SWEEPS_UNTIL_IDLE, Connection, Connections
-from insync.broker.settings import SETTINGS, Settings
+from insync.broker.settings import BROKER_SETTINGS, Settings
 from insync.broker.telemetry import Publisher
 from insync.broker.topics import Topics
 from insync.client.connection import ClientConnection
@@ -142,13 +143,17 @@ class Node:
             recorder=recorder,
         )
         self.view.config_listeners.append(self._on_configs)
+        self.quotas = Quotas(self.broker, self.awake.now_ms)
         self.fetchers = FollowerFetchers(
             replicas=self.replicas,
             view=self.view,
             settings=self.settings,
             network=world.network,
             secret=secret,
+            quota=self.quotas.follower,
         )
+        self.quotas.take_rates(self.settings)
+        self.quotas.take_lists(self.view.topic_configs, self.view.topic_configs)
         self.topics = Topics(
             store=store, view=self.view, settings=self.settings, random=world.random
         )
@@ -165,7 +170,9 @@ class Node:
             cluster_id=cluster_id.decode(),
             secret=secret,
             nonce=lambda: world.random.randbytes(32),
-            fetch=Fetch(self.replicas, self.view, self._sessions(), world.reads),
+            fetch=Fetch(
+                self.replicas, self.view, self._sessions(), world.reads, self.quotas.leader
+            ),
         )
         frame_bytes_max = self.settings.integer("socket.request.max.bytes")
         self._end_metrics = await self._serve_metrics()
@@ -209,6 +216,7 @@ class Node:
         await self.controller.stop()
         self._listener.close()
         await self.fetchers.stop()
+        self.quotas.stop()
         await self.replicas.stop()
         for connection in self._connections:
             connection.close()
@@ -269,6 +277,14 @@ class Node:
             self._take_settings()
         self.directory.take_configs(topics)
         self.replicas.settings_changed(topics)
+        self._take_throttles(topics)
+
+    def _take_throttles(self, topics: AbstractSet[str] | None) -> None:
+        if topics is None:  # whatever changed, in one step with something of brokers
+            self.quotas.take_rates(self.settings)
+            topics = self.view.topics.keys() | self.quotas.topics
+        self.quotas.take_lists(self.view.topic_configs, topics)
+        self.fetchers.quota_changed()
 
     def _tell_controller(self, topics: AbstractSet[str] | None) -> None:
         if topics is None:
@@ -289,7 +305,7 @@ class Node:
             anchor_ms=self.world.wall_ms() - now_ms,
             buffer_bytes=self.settings.integer("telemetry.buffer.bytes") // 2,
         )
-        recorder.settings({name: self.settings[name] for name in SETTINGS}, now_ms=now_ms)
+        recorder.settings({name: self.settings[name] for name in BROKER_SETTINGS}, now_ms=now_ms)
         return recorder
 
     def _publisher(self, recorder: Recorder) -> Publisher:

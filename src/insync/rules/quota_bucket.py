@@ -134,9 +134,10 @@ class Bucket:
         return replace(filled, credit=left, owed=owed, reserved=reserved)
 
     def _needed(self, size_bytes: int) -> int:
-        # "Full" leaves out the last millisecond's worth: with keep-up traffic in every
-        # millisecond the very last drop may never be there when one looks.
-        full = self.capacity - self.bytes_per_s
+        # "Full" leaves out the last tenth: with keep-up traffic in every millisecond the very
+        # last drop may never be there when one looks, and what comes in between waking somebody
+        # and an answer finds room.
+        full = self.capacity - self.capacity // 10
         return min(size_bytes * 1_000, full)
 
 

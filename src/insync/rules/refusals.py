@@ -13,7 +13,7 @@ class BadSetting(Refusal):
     """A setting, or a combination of settings, that has no meaning."""
 
 
-class BadThrottledReplicas(Refusal):
+class BadThrottledReplicas(BadSetting):
     """A throttled-replica list that cannot be read."""
 
 

@@ -106,12 +106,8 @@ def _whole(table: Table, columns: list[tuple[Any, ...]]) -> list[Sequence[Any]]:
         [place.epoch for place in places],
     ]
     if table is FETCHES:
-        at_ms, seq, follower, offset, end, *more, outcome, repeats, last_ms = others
-        throttled = [False] * count
-        return [
-            at_ms, seq, *own, follower, offset, end, end, *more, outcome, throttled, repeats,
-            last_ms,
-        ]  # fmt: skip
+        at_ms, seq, follower, offset, end, *more = others
+        return [at_ms, seq, *own, follower, offset, end, end, *more]
     split = 2 if table is APPENDS else 3
     return [*others[:split], *own, *others[split:]]
 

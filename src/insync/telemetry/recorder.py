@@ -173,6 +173,7 @@ class PartitionRecord(Place):
         at_ms: int,
         read_ms: int = 0,
         outcome: str = OK,
+        is_held_back: bool = False,
         merges_within_ms: int = 0,
     ) -> None:
         """One fetch; merged with the one before it if both are idle and close together."""
@@ -184,7 +185,7 @@ class PartitionRecord(Place):
         wait_ms = 0 if size_bytes else None
         row = (
             self, at_ms, seq, follower, offset, leader_end, high_watermark, log_start,
-            size_bytes, read_ms, wait_ms, outcome, 1, at_ms,
+            size_bytes, read_ms, wait_ms, outcome, is_held_back, 1, at_ms,
         )  # fmt: skip
         if is_idle:
             mutable = list(row)
@@ -206,11 +207,11 @@ class PartitionRecord(Place):
             last is None
             or last[4] != offset
             or last[6] != high_watermark
-            or not last[13] < at_ms <= last[13] + within_ms + MERGED_GAP_MS
+            or not last[14] < at_ms <= last[14] + within_ms + MERGED_GAP_MS
         ):
             return False
-        last[12] += 1
-        last[13] = at_ms
+        last[13] += 1
+        last[14] = at_ms
         self._idle[follower] = last
         return True
 
@@ -230,7 +231,7 @@ class PartitionRecord(Place):
         for first_ms, last_ms, repeats in runs or [(until_ms, until_ms, 1)]:
             row = (
                 self, first_ms, self._next(), follower, known.end, term.end, None,
-                known.log_start, 0, 0, None, OK, repeats, last_ms,
+                known.log_start, 0, 0, None, OK, False, repeats, last_ms,
             )  # fmt: skip
             self._recorder.add(FETCHES.name, row)
 
