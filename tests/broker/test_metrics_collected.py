@@ -37,6 +37,7 @@ def metrics_of(node: Node) -> Metrics:
         view=node.view,
         awake=node.awake,
         changes=Changes(node.broker, node.world.store),
+        quotas=node.quotas,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from insync.broker.describe_replicas import partition_seen
+from insync.broker.quotas import Quotas
 from insync.broker.replica import Replica
 from insync.cli.replica_words import duration, lag, size, why
 from insync.client.replica_lag import FollowerRow, _exact_row
@@ -132,8 +133,9 @@ def described(term: Leadership, *, now_ms: int) -> FollowerRow:
     log = EmptyLog()
     log.end = term.end
     found = Replica(("t", 0), None, log, high_watermark=0)  # type: ignore[arg-type]
-    (follower,) = partition_seen(found, term, now_ms=now_ms).followers
-    return _exact_row(LEADER, partition_seen(found, term, now_ms=now_ms), follower)
+    quotas = Quotas(LEADER, lambda: now_ms)
+    seen = partition_seen(found, term, quotas, now_ms=now_ms)
+    return _exact_row(LEADER, seen, seen.followers[0])
 
 
 def begun(policy: Policy, *, members: tuple[BrokerId, ...] = (LEADER, FOLLOWER)) -> Leadership:

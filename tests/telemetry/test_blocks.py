@@ -30,11 +30,14 @@ DESIGN = {
     "isr_after replica change reason replica_end leader_end caught_up_at_ms",
     "elections": "at_ms topic partition leader_before leader_after leader_epoch cause",
     "stalls": "at_ms broker stall_ms",
+    "throttle": "at_ms broker side limit_bytes_per_s bytes exempt_bytes held_back_partitions "
+    "replica_lag_bytes bytes_in",
     "configs": "at_ms scope name value",
 }
 IDS = {"partition", "leader", "leader_epoch", "follower", "replica", "broker"}
 IDS |= {"leader_before", "leader_after"}
 NAMES = {"topic", "outcome", "decided_by", "change", "reason", "cause", "scope", "name", "value"}
+NAMES |= {"side"}
 
 
 def designed_type(column: str) -> pa.DataType:

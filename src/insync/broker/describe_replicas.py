@@ -10,6 +10,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from insync.broker.cluster_view import TopicPartition
+from insync.broker.quotas import Quotas
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.broker.server import Reply
@@ -37,8 +38,9 @@ BARS: Final = {
 
 
 class DescribeReplicas:
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, quotas: Quotas) -> None:
         self._replicas = replicas
+        self._quotas = quotas
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, reply: Reply, frame: memoryview | bytes) -> None:
@@ -63,13 +65,16 @@ class DescribeReplicas:
         for index, key in enumerate(keys, start=1):
             found = self._replicas.leader_of(key)
             if found is not None and found.term is not None:
-                seen.append(partition_seen(found, found.term, now_ms=self._replicas.clock_ms()))
+                now_ms = self._replicas.clock_ms()
+                seen.append(partition_seen(found, found.term, self._quotas, now_ms=now_ms))
             if index % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
         return wire.ReplicasSeen(int(ErrorCode.none), tuple(seen))
 
 
-def partition_seen(found: Replica, term: Leadership, *, now_ms: int) -> PartitionSeen:
+def partition_seen(
+    found: Replica, term: Leadership, quotas: Quotas, *, now_ms: int
+) -> PartitionSeen:
     sessions = found.session_fetched_at_ms
     deadlines = term.deadlines(sessions)
     topic, number = found.key
@@ -85,7 +90,8 @@ def partition_seen(found: Replica, term: Leadership, *, now_ms: int) -> Partitio
         followers=tuple(
             FollowerSeen(
                 broker=broker,
-                flags=_flags(term, broker, follower),
+                flags=_flags(term, broker, follower)
+                | _throttled(found, term.leader, broker, quotas),
                 obstacles=_obstacles(term, broker, now_ms=now_ms),
                 end=follower.end,
                 lag_ms=_or_none(follower.lag_ms(leader_end=term.end, now_ms=now_ms)),
@@ -120,6 +126,11 @@ def _flags(term: Leadership, broker: BrokerId, follower: Follower) -> Flag:
     if broker in isr_rules.committed(term.isr) ^ isr_rules.proposed(term.isr):
         flags |= Flag.CHANGING
     return flags
+
+
+def _throttled(found: Replica, leader: BrokerId, follower: BrokerId, quotas: Quotas) -> Flag:
+    is_listed = quotas.holds_back(found.key, leader=leader, follower=follower)
+    return Flag.THROTTLED if is_listed else Flag(0)
 
 
 def _obstacles(term: Leadership, broker: BrokerId, *, now_ms: int) -> Bar:

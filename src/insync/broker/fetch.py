@@ -336,54 +336,39 @@ class Attempt:
         is_follower = self._reader.follower is not None
         up_to = leader_end if is_follower else found.high_watermark
         interest.is_behind = asked.fetch_offset < up_to
-        if interest.ahead is not None and interest.ahead[0] != found.epoch:
-            interest.ahead = None  # read under another leader
-        is_fresh = interest.reading is None and interest.ahead is None
         interest.is_outside = is_follower and self._is_outside(found)
-        treated = Treatment.FREE
-        if passage is not None:
-            treated = passage.treatment(found.key, is_in_sync=not interest.is_outside)
-        interest.is_limited = treated is Treatment.LIMITED
-        interest.is_held_back = False
+        treated = _treated(interest, found, passage)
         if interest.is_limited and passage is not None and interest.is_behind:
             left, min_one_batch = passage.room_bytes(left), passage.is_open
             interest.is_held_back = left == 0
-        data: ReadResult | WouldBlock | ErrorCode | None = None
-        if interest.ahead is not None and not interest.is_held_back:
-            data = interest.ahead[1]
-        elif is_fresh and interest.is_behind and (left > 0 or min_one_batch):
-            data = _read(found, asked, left, up_to=up_to, min_one_batch=min_one_batch)
+        if interest.ahead is not None and interest.ahead[0] != found.epoch:
+            interest.ahead = None  # read under another leader
+        is_fresh = interest.reading is None and interest.ahead is None
+        data = self._read_now(interest, found, left, up_to=up_to, min_one_batch=min_one_batch)
         if isinstance(data, ErrorCode):
             return _refused(found, asked, data)
         if isinstance(data, WouldBlock):
             self._read_later(interest, found, left, up_to=up_to, min_one_batch=min_one_batch)
-            data = None
-        else:
-            if data is not None and passage is not None and treated is not Treatment.FREE:
-                data = self._through(passage, interest, data)
-            if self._is_first and is_fresh:
-                size_bytes = 0 if data is None else len(data.data)
-                self._note_fetch(interest, found, leader_end, size_bytes)
-        interest.is_outside = is_follower and self._is_outside(found)  # it may have joined now
-        watermark = found.high_watermark
-        return FetchedPartition(
-            asked.partition,
-            ErrorCode.none,
-            watermark,
-            last_stable_offset=watermark,
-            log_start=log.start,
-            records=None if data is None else memoryview(data.data),
-        )
+            return _answered(found, asked, None)
+        if data is not None and passage is not None and treated is not Treatment.FREE:
+            data = _through(passage, interest, data)
+        if self._is_first and is_fresh:
+            size_bytes = 0 if data is None else len(data.data)
+            self._note_fetch(interest, found, leader_end, size_bytes)
+            interest.is_outside = is_follower and self._is_outside(found)  # that may let it in
+        return _answered(found, asked, data)
 
-    def _through(self, passage: Passage, interest: Interest, data: ReadResult) -> ReadResult | None:
-        """What was read, as far as the quota lets it go; it is read again when it does."""
-        size_bytes = len(data.data)
-        if not interest.is_limited:
-            passage.in_sync(size_bytes)
-        elif size_bytes and not passage.admits(size_bytes):
-            interest.is_held_back = True
+    def _read_now(
+        self, interest: Interest, found: Replica, left: int, *, up_to: int, min_one_batch: bool
+    ) -> ReadResult | WouldBlock | ErrorCode | None:
+        """What is in memory, or was read meanwhile; None: nothing is to be read now."""
+        if interest.ahead is not None:
+            return None if interest.is_held_back else interest.ahead[1]
+        if interest.reading is not None or not interest.is_behind:
             return None
-        return data
+        if left <= 0 and not min_one_batch:
+            return None
+        return _read(found, interest.asked, left, up_to=up_to, min_one_batch=min_one_batch)
 
     def _is_outside(self, found: Replica) -> bool:
         follower, term = self._reader.follower, found.term
@@ -600,6 +585,39 @@ def _outcome(future: asyncio.Future[ReadResult | WouldBlock]) -> ReadResult | Er
         return ErrorCode.unknown_server_error
     assert isinstance(result, ReadResult), "a read that may block does not say it would"
     return result
+
+
+def _treated(interest: Interest, found: Replica, passage: Passage | None) -> Treatment:
+    """How the quota treats what this reader is to be sent."""
+    treated = Treatment.FREE
+    if passage is not None:
+        treated = passage.treatment(found.key, is_in_sync=not interest.is_outside)
+    interest.is_limited = treated is Treatment.LIMITED
+    interest.is_held_back = False
+    return treated
+
+
+def _through(passage: Passage, interest: Interest, data: ReadResult) -> ReadResult | None:
+    """What was read, if the quota lets it go; else it is read again when it does."""
+    size_bytes = len(data.data)
+    if not interest.is_limited:
+        passage.in_sync(size_bytes)
+    elif size_bytes and not passage.admits(size_bytes):
+        interest.is_held_back = True
+        return None
+    return data
+
+
+def _answered(found: Replica, asked: FetchPartition, data: ReadResult | None) -> FetchedPartition:
+    watermark = found.high_watermark
+    return FetchedPartition(
+        asked.partition,
+        ErrorCode.none,
+        watermark,
+        last_stable_offset=watermark,
+        log_start=found.log.start,
+        records=None if data is None else memoryview(data.data),
+    )
 
 
 def _read(

@@ -258,6 +258,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._readers)
 
+    @property
+    def limited(self) -> int:
+        """Partitions that wait for the quota, each for one follower."""
+        return sum(len(reader.limited) for reader in self._readers.values())
+
     def begin(self, reader: Reader) -> None:
         """Give the reader an id, or none if there is no room: then it fetches without."""
         if len(self._readers) >= self._slots:

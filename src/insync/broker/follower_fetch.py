@@ -97,6 +97,11 @@ class FollowerFetchers:
         self._fetcher_of[replica.key] = leader
         self._fetchers[leader].add(replica)
 
+    @property
+    def held_back(self) -> int:
+        """Partitions that wait for the quota."""
+        return sum(fetcher.held_back for fetcher in self._fetchers.values())
+
     def quota_changed(self) -> None:
         """What was asked for under another throttle, or none, is asked for anew."""
         for fetcher in self._fetchers.values():
@@ -216,6 +221,10 @@ class _Fetcher:
             self._connection.close()
 
     # Under a throttle.
+
+    @property
+    def held_back(self) -> int:
+        return len(self._held_back)
 
     def quota_changed(self) -> None:
         for place, replica in self._followed.items():
@@ -367,13 +376,7 @@ class _Fetcher:
         for topic, parts in response.topics:
             assert isinstance(topic, UUID), "fetched by topic id"
             for part in parts:
-                place = (topic, part.partition)
-                replica = self._followed.get(place)
-                if replica is not None and part.records and self._quota.is_set:
-                    self._count(place, replica, len(part.records))
-                # What an answer says of a partition we have changed our mind about is old.
-                if replica is not None and place in self._listed and place not in self._to_list:
-                    self._take(place, replica, part)
+                self._came(topic, part)
         if self._reserved and not self._sent:
             self._end_reservations()
         if self._sent and (self._to_list or self._held_back):
@@ -382,6 +385,17 @@ class _Fetcher:
             if response.session_id == NO_SESSION:
                 self._begin_anew()
             self._session_id = response.session_id
+
+    def _came(self, topic: UUID, part: FetchedPartition) -> None:
+        place = (topic, part.partition)
+        replica = self._followed.get(place)
+        if replica is None:
+            return
+        if part.records and self._quota.is_set:
+            self._count(place, replica, len(part.records))
+        # What an answer says of a partition we have changed our mind about is old.
+        if place in self._listed and place not in self._to_list:
+            self._take(place, replica, part)
 
     def _poke(self) -> None:
         """Tell the leader what changed while it holds our request."""

@@ -28,6 +28,7 @@ from prometheus_client.registry import Collector
 from insync.broker.awake import Awake
 from insync.broker.changes import Changes
 from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.quotas import Quotas
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.rules import isr as isr_rules
@@ -36,6 +37,7 @@ from insync.rules.leadership import Leadership
 from insync.rules.values import UNKNOWN_OFFSET, BrokerId
 
 DETAIL_MAX: Final = 100
+SECOND_MS: Final = 1_000
 LEVEL_MAY_LEAVE: Final = frozenset({"messages", "lag-begin"})
 """Policies under which silence alone puts out a follower that lacks nothing."""
 
@@ -64,6 +66,7 @@ class Sums:
     reassigning: int = 0
     changes_pending: int = 0
     fetcher_lag_max: int = 0
+    replica_lag: int = 0
     next_eviction_at_ms: int | None = None
     followers: dict[BrokerId, FollowerSum] = field(default_factory=dict)
     behind: list[tuple[int, int, TopicPartition, BrokerId]] = field(default_factory=list)
@@ -71,8 +74,16 @@ class Sums:
 
 class Metrics(Collector):
     def __init__(
-        self, *, replicas: Replicas, view: ClusterView, awake: Awake, changes: Changes
+        self,
+        *,
+        replicas: Replicas,
+        view: ClusterView,
+        awake: Awake,
+        changes: Changes,
+        quotas: Quotas,
     ) -> None:
+        self._quotas = quotas
+        self._inbound = Inbound()
         self._replicas = replicas
         self._view = view
         self._awake = awake
@@ -91,6 +102,7 @@ class Metrics(Collector):
         yield from self._of_traffic()
         yield from self._of_controller()
         yield from self._of_followers(sums, now_ms=now_ms)
+        yield from self._of_moves(sums, now_ms=now_ms)
 
     # Looking.
 
@@ -109,6 +121,7 @@ class Metrics(Collector):
             if found.term is None:
                 behind = found.leader_watermark - found.log.end
                 sums.fetcher_lag_max = max(sums.fetcher_lag_max, behind)
+                sums.replica_lag += max(0, behind)
             elif is_alive:
                 self._add_led(sums, found, found.term, now_ms=now_ms)
         return sums
@@ -303,6 +316,54 @@ class Metrics(Collector):
             "Which life of this broker this is.",
             self._replicas.incarnation,
         )
+
+    def _of_moves(self, sums: Sums, *, now_ms: int) -> Iterator[Metric]:
+        """KIP-73's, each under the document's name; the rates under Kafka's as well."""
+        for quota in self._quotas.sides:
+            rate = quota.bytes_per_s()
+            about = f"Bytes a second of throttled replication, this broker as {quota.side}."
+            yield _gauge(f"kafka_server_{quota.side}replicationthrottledrate", about, rate)
+            yield _gauge(f"kafka_server_{quota.side}replication_byte_rate", about, rate)
+            yield _gauge(
+                f"insync_{quota.side}_replication_throttle_bytes_per_second",
+                "The limit of it; +Inf: none is set, or no replica is listed.",
+                quota.rate if quota.rate is not None and quota.is_set else math.inf,
+            )
+        yield _gauge(
+            "kafka_server_sumreplicalag",
+            "Messages that the replicas of this broker are behind their leaders' watermarks.",
+            sums.replica_lag,
+        )
+        family = GaugeMetricFamily(
+            "kafka_server_partitionbytesinrate",
+            f"Bytes a second produced to a partition led here, the {DETAIL_MAX} busiest.",
+            labels=("topic", "partition"),
+        )
+        for rate, (topic, number) in self._inbound.rates(self._replicas, now_ms=now_ms):
+            family.add_metric((topic, str(number)), rate)
+        yield family
+
+
+class Inbound:
+    """What is produced to each partition, since the look before the last at the latest."""
+
+    def __init__(self) -> None:
+        self._at_ms = 0
+        self._bytes: dict[TopicPartition, int] = {}
+        self._told: list[tuple[float, TopicPartition]] = []
+
+    def rates(self, replicas: Replicas, *, now_ms: int) -> list[tuple[float, TopicPartition]]:
+        """The busiest first; looks less than a second apart are told the same."""
+        passed_ms = now_ms - self._at_ms
+        if passed_ms >= SECOND_MS:
+            counted = {key: found.bytes_in for key, found in replicas.held.items()}
+            rates = (
+                ((count - self._bytes.get(key, count)) * SECOND_MS / passed_ms, key)
+                for key, count in counted.items()
+            )
+            self._told = heapq.nlargest(DETAIL_MAX, (each for each in rates if each[0] > 0))
+            self._at_ms, self._bytes = now_ms, counted
+        return self._told
 
 
 def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:

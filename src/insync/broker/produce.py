@@ -83,6 +83,7 @@ class Produce:
             return
         counts = self._replicas.counts
         counts.bytes_in += result.bytes
+        found.bytes_in += result.bytes
         counts.messages_in += result.end - result.base_offset
         self._replicas.appended(found, result.end, size_bytes=result.bytes)
         self._answer(request, found, result.base_offset, result.last_offset, tell)

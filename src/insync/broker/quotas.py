@@ -15,7 +15,7 @@ Without a throttle nothing here is touched but one flag per request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from insync.broker.settings import LONG_MAX, Settings
@@ -99,9 +99,17 @@ class Quota:
     def topics(self) -> Iterable[str]:
         return self._lists.keys()
 
-    def throttles(self, partition: Partition) -> bool:
+    def partitions_of(self, held: Iterable[Partition]) -> Iterator[Partition]:
+        """Those that are throttled here."""
+        return (partition for partition in held if self.throttles(partition))
+
+    def lists(self, partition: Partition, broker: BrokerId) -> bool:
+        """Whether this side's list has that replica, on whichever broker."""
         listed = self._lists.get(partition[0])
-        return listed is not None and listed.includes(PartitionId(partition[1]), self._broker)
+        return listed is not None and listed.includes(PartitionId(partition[1]), broker)
+
+    def throttles(self, partition: Partition) -> bool:
+        return self.lists(partition, self._broker)
 
     def treatment(self, partition: Partition, *, is_in_sync: bool) -> Treatment:
         return treatment(is_throttled=self.throttles(partition), is_in_sync=is_in_sync)
@@ -334,6 +342,10 @@ class Quotas:
     @property
     def sides(self) -> tuple[Quota, Quota]:
         return self.leader, self.follower
+
+    def holds_back(self, partition: Partition, *, leader: BrokerId, follower: BrokerId) -> bool:
+        """Whether a follower that is not in sync is throttled, on whichever side."""
+        return self.leader.lists(partition, leader) or self.follower.lists(partition, follower)
 
     @property
     def topics(self) -> frozenset[str]:

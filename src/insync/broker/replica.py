@@ -34,6 +34,7 @@ class Replica:
         "_order",
         "asks_again_at_ms",
         "batch_bytes_max",
+        "bytes_in",
         "epoch",
         "high_watermark",
         "is_expiring",
@@ -66,6 +67,7 @@ class Replica:
         self.members: frozenset[BrokerId] | None = None  # the ISR by the latest state read
         self.min_isr = 1
         self.batch_bytes_max = 0
+        self.bytes_in = 0  # produced to it here, since the start
         self.process_time_max_ms: int | None = None  # KIP-501; None: a slow leader stays
         self.asks_again_at_ms = NEVER_MS  # not before this does it ask to resign
         self.timer_at_ms: int | None = None

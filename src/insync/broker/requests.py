@@ -18,6 +18,7 @@ from insync.broker.fetch import Fetch
 from insync.broker.offsets import Offsets
 from insync.broker.produce import Produce
 from insync.broker.producer_ids import ProducerIds
+from insync.broker.quotas import Quotas
 from insync.broker.replicas import Replicas
 from insync.broker.server import Reply
 from insync.broker.settings import Settings
@@ -47,6 +48,7 @@ class Requests:
         secret: bytes,
         nonce: Callable[[], bytes],
         fetch: Fetch,
+        quotas: Quotas,
     ) -> None:
         self._replicas = replicas
         self._view = view
@@ -75,7 +77,7 @@ class Requests:
             Api.ALTER_CONFIGS: self._later(configs.replace),
             Api.INCREMENTAL_ALTER_CONFIGS: self._later(configs.alter),
             Api.DESCRIBE_CLUSTER: self._at_once(self._describe_cluster),
-            Api.DESCRIBE_REPLICAS: DescribeReplicas(replicas),
+            Api.DESCRIBE_REPLICAS: DescribeReplicas(replicas, quotas),
         }
 
     def handle(self, reply: Reply, frame: memoryview | bytes) -> None:

@@ -37,10 +37,10 @@ def _out(row: FollowerRow) -> str:
         return "not the registered incarnation: what it fetched was in a former life"
     if not row.has_fetched:
         return "has not fetched under this leader"
-    if row.is_silent:
+    if row.is_silent and not row.is_throttled:  # under a throttle it asks as its quota lets it
         return f"stopped fetching for {_silence(row)}"
     if row.messages:
-        return _movement(row)
+        return f"{'throttled: ' if row.is_throttled else ''}{_movement(row)}"
     for bar, words in STANDING_BARS:
         if bar in row.obstacles:
             return words

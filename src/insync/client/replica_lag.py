@@ -68,6 +68,7 @@ class FollowerRow:
     oldest_read_ms: int | None = None
     is_held: bool = False
     is_changing: bool = False
+    is_throttled: bool = False
     obstacles: Bar = NO_BAR
     problem: str | None = None  # why nothing more is known
 
@@ -361,6 +362,7 @@ def _exact_row(leader: int, part: PartitionSeen, follower: FollowerSeen) -> Foll
         oldest_read_ms=_known(follower.oldest_read_ms),
         is_held=Flag.HELD in follower.flags,
         is_changing=Flag.CHANGING in follower.flags,
+        is_throttled=Flag.THROTTLED in follower.flags,
         obstacles=follower.obstacles,
     )
 

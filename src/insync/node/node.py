@@ -28,6 +28,7 @@ from insync.broker.scrapes import Scrapes
 from insync.broker.server import SWEEPS_UNTIL_IDLE, Connection, Connections
 from insync.broker.settings import BROKER_SETTINGS, Settings
 from insync.broker.telemetry import Publisher
+from insync.broker.throttle_record import ThrottleRecord
 from insync.broker.topics import Topics
 from insync.client.connection import ClientConnection
 from insync.controller.controller import Controller
@@ -158,6 +159,7 @@ class Node:
             store=store, view=self.view, settings=self.settings, random=world.random
         )
         self.publisher = None if recorder is None else self._publisher(recorder)
+        sessions = self._sessions()
         requests = Requests(
             replicas=self.replicas,
             view=self.view,
@@ -170,9 +172,8 @@ class Node:
             cluster_id=cluster_id.decode(),
             secret=secret,
             nonce=lambda: world.random.randbytes(32),
-            fetch=Fetch(
-                self.replicas, self.view, self._sessions(), world.reads, self.quotas.leader
-            ),
+            fetch=Fetch(self.replicas, self.view, sessions, world.reads, self.quotas.leader),
+            quotas=self.quotas,
         )
         frame_bytes_max = self.settings.integer("socket.request.max.bytes")
         self._end_metrics = await self._serve_metrics()
@@ -203,7 +204,17 @@ class Node:
             loop.create_task(self._close_idle_connections()),
         ]
         if self.publisher is not None:
-            self._tasks.append(loop.create_task(self.publisher.run()))
+            throttles = ThrottleRecord(
+                self.publisher.recorder,
+                quotas=self.quotas,
+                replicas=self.replicas,
+                sessions=sessions,
+                fetchers=self.fetchers,
+            )
+            self._tasks += [
+                loop.create_task(self.publisher.run()),
+                loop.create_task(throttles.run()),
+            ]
 
     async def stop(self) -> None:
         """Stop cleanly: nothing is promised any more, then everything is put away."""
@@ -247,7 +258,13 @@ class Node:
         from insync.broker.metrics import Metrics  # noqa: PLC0415
 
         changes = Changes(self.broker, self.world.store)
-        metrics = Metrics(replicas=self.replicas, view=self.view, awake=self.awake, changes=changes)
+        metrics = Metrics(
+            replicas=self.replicas,
+            view=self.view,
+            awake=self.awake,
+            changes=changes,
+            quotas=self.quotas,
+        )
         scrapes = Scrapes(metrics.text, clock_ms=self.world.clock_ms)
         host = self.settings.text("metrics.host")
         listener = await self._listen("metrics.port", host, port, scrapes.connection)

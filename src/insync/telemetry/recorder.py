@@ -35,6 +35,7 @@ from insync.telemetry.schemas import (
     STALLS,
     TABLES,
     TELEMETRY_TOPIC,
+    THROTTLE,
 )
 
 ROW_BYTES: Final = 256
@@ -108,6 +109,24 @@ class Recorder:
             if known.get(name, general.get(name)) != text:
                 known[name] = text
                 self.add(CONFIGS.name, (self._self, now_ms, scope, name, text))
+
+    def throttled(
+        self,
+        side: str,
+        *,
+        limit: int | None,
+        size_bytes: int,
+        exempt_bytes: int,
+        held_back: int,
+        lag_bytes: int | None,
+        bytes_in: int,
+        at_ms: int,
+    ) -> None:
+        row = (
+            self._self, at_ms, self.broker, side, limit, size_bytes, exempt_bytes, held_back,
+            lag_bytes, bytes_in,
+        )  # fmt: skip
+        self.add(THROTTLE.name, row)
 
     def elected(
         self,

@@ -9,6 +9,10 @@ Readers ignore columns they do not know, refuse missing ones, and take null for 
 - `isr.seq`, beyond the contract, is the number of those rows that the leader had seen before it
   learnt that the change was committed.
 - `stalls.at_ms` is when the stall began.
+- `throttle` has a row per side and second while something is throttled there; `at_ms` is when that
+  second began. No limit is null. `bytes` are all that were counted, `exempt_bytes` those of
+  in-sync replicas; `held_back_partitions` wait for the quota at the second's end;
+  `replica_lag_bytes`, which only leaders know, is what throttled followers out of sync lack.
 - `configs.scope` is `broker:ID`, or `broker:ID/topic:NAME` for what differs on a topic it leads.
 """
 
@@ -129,9 +133,23 @@ ELECTIONS: Final = _table(
     _text("cause"),
 )
 STALLS: Final = _table("stalls", _time("at_ms"), _id("broker"), _long("stall_ms"))
+THROTTLE: Final = _table(
+    "throttle",
+    _time("at_ms"),
+    _id("broker"),
+    _text("side"),
+    _long("limit_bytes_per_s"),
+    _long("bytes"),
+    _long("exempt_bytes"),
+    _long("held_back_partitions"),
+    _long("replica_lag_bytes"),
+    _long("bytes_in"),
+)
 CONFIGS: Final = _table("configs", _time("at_ms"), _text("scope"), _text("name"), _text("value"))
 
-TABLES: Final = {table.name: table for table in (FETCHES, APPENDS, ISR, ELECTIONS, STALLS, CONFIGS)}
+TABLES: Final = {
+    table.name: table for table in (FETCHES, APPENDS, ISR, ELECTIONS, STALLS, THROTTLE, CONFIGS)
+}
 
 OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fetches.outcome
 LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by

@@ -49,6 +49,7 @@ class Flag(IntFlag):
     REGISTERED = 2  # its broker lives, whichever incarnation
     HELD = 4  # a pending read keeps it in (KIP-501)
     CHANGING = 8  # a step that lets it in or out is on its way to the store
+    THROTTLED = 16  # listed for a throttle, which holds it back while it is not a member
 
 
 class Bar(IntFlag):
