@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Api(IntEnum):
-    """Kafka's API keys, as far as we use them, and two of our own."""
+    """Kafka's API keys, as far as we use them, and three of our own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -24,16 +24,19 @@ class Api(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
     BROKER_HELLO = 32000  # brokers to brokers only; far above any key Kafka will give out
     DESCRIBE_REPLICAS = 32001  # for tools; who offers it is one of ours
+    START_MOVES = 32002  # for tools: reassignments with a throttle that ends with them
 
 
 # Their messages are ours as well: kio knows nothing of them.
-OUR_OWN: Final = frozenset({Api.BROKER_HELLO, Api.DESCRIBE_REPLICAS})
+OUR_OWN: Final = frozenset({Api.BROKER_HELLO, Api.DESCRIBE_REPLICAS, Api.START_MOVES})
 
 
 def _through(first: int, last: int) -> range:
@@ -69,6 +72,7 @@ ASKED_OF_OTHERS: Final[Mapping[Api, range]] = MappingProxyType(
         Api.DESCRIBE_LOG_DIRS: _through(1, 4),
         Api.LIST_PARTITION_REASSIGNMENTS: _through(0, 0),
         Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
+        Api.START_MOVES: _through(0, 0),
     }
 )
 
@@ -90,12 +94,15 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
     Api.ALTER_CONFIGS: 2,
     Api.DESCRIBE_LOG_DIRS: 2,
     Api.CREATE_PARTITIONS: 2,
+    Api.ELECT_LEADERS: 2,
     Api.INCREMENTAL_ALTER_CONFIGS: 1,
+    Api.ALTER_PARTITION_REASSIGNMENTS: 0,
     Api.LIST_PARTITION_REASSIGNMENTS: 0,
     Api.DESCRIBE_CLUSTER: 0,
     Api.DESCRIBE_TOPIC_PARTITIONS: 0,
     Api.BROKER_HELLO: _NEVER,
     Api.DESCRIBE_REPLICAS: _NEVER,
+    Api.START_MOVES: _NEVER,
 }
 
 
