@@ -116,9 +116,14 @@ class TestComplete:
             0, 2, 1, isr=(2, 1, 0), leader=0, epoch=EPOCH + 1
         )
 
-    def test_a_leader_that_stays_keeps_leading(self) -> None:
+    def test_kafka_a_leader_that_stays_leads_on_in_a_new_epoch(self) -> None:
+        """What the removed one asked before it left must not count when it is back, and empty."""
         ready = in_sync(MOVING, 3, 2, 1, 0, leader=BrokerId(1))
-        assert completed(ready) == partition(0, 2, 1, isr=(2, 1, 0), leader=1)
+        assert completed(ready) == partition(0, 2, 1, isr=(2, 1, 0), leader=1, epoch=EPOCH + 1)
+
+    def test_an_increase_completes_in_the_same_epoch(self) -> None:
+        ready = in_sync(started(partition(1, leader=1), 1, 2), 1, 2)
+        assert completed(ready) == partition(1, 2, leader=1)
 
     def test_kafka_19975_a_dead_bystander_does_not_hold_it_up(self) -> None:
         ready = in_sync(MOVING, 3, 1, 0)
@@ -171,7 +176,8 @@ class TestComplete:
 
 class TestCancel:
     def test_kafka_test_reassign_partitions_returns_to_2_1_3(self) -> None:
-        assert cancelled(MOVING) == partition(2, 1, 3, isr=(3, 2, 1), leader=3)
+        back = partition(2, 1, 3, isr=(3, 2, 1), leader=3, epoch=EPOCH + 1)
+        assert cancelled(MOVING) == back
 
     def test_kafka_an_adding_replica_already_in_the_isr_is_removed(self) -> None:
         assert cancelled(in_sync(MOVING, 3, 2, 1, 0)).isr == brokers(3, 2, 1)
@@ -184,7 +190,8 @@ class TestCancel:
 
     def test_kafka_pr_20003_a_pure_increase_can_be_cancelled(self) -> None:
         before = partition(1, leader=1)
-        assert cancelled(in_sync(started(before, 1, 2, 3), 1, 2)) == before
+        after = cancelled(in_sync(started(before, 1, 2, 3), 1, 2))
+        assert after == partition(1, leader=1, epoch=EPOCH + 1)
 
     def test_a_pure_decrease_can_be_cancelled(self) -> None:
         after = cancelled(started(partition(1, 2, 3, leader=1), 3))
@@ -219,8 +226,11 @@ class TestSupersede:
         self,
     ) -> None:
         second = started(in_sync(self.FIRST, 1, 2, 3, 4), 5, 2, 3)
-        assert second == partition(5, 2, 3, 1, isr=(1, 2, 3), leader=1, adding=(5,), removing=(1,))
-        assert cancelled(second) == partition(2, 3, 1, isr=(1, 2, 3), leader=1)
+        assert second == partition(
+            5, 2, 3, 1, isr=(1, 2, 3), leader=1, adding=(5,), removing=(1,), epoch=EPOCH + 1
+        )
+        back = partition(2, 3, 1, isr=(1, 2, 3), leader=1, epoch=EPOCH + 2)
+        assert cancelled(second) == back
 
     def test_a_replica_both_moves_add_is_still_adding(self) -> None:
         second = started(self.FIRST, 4, 5, 3)
@@ -229,7 +239,7 @@ class TestSupersede:
         assert second.adding == brokers(4, 5)
 
     def test_a_move_back_to_where_it_began_is_done_at_once(self) -> None:
-        assert started(self.FIRST, 1, 2, 3) == partition(1, 2, 3, leader=1)
+        assert started(self.FIRST, 1, 2, 3) == partition(1, 2, 3, leader=1, epoch=EPOCH + 1)
 
     def test_a_dropped_leader_hands_over_in_a_new_epoch(self) -> None:
         led_by_4 = in_sync(self.FIRST, 4, 2, leader=BrokerId(4))
@@ -264,6 +274,8 @@ class Partition:
 
     def became(self, state: PartitionState, *, may_lose: bool = False) -> None:
         assert state.leader == self.state.leader or state.leader_epoch > self.state.leader_epoch
+        all_stay = set(self.state.replicas) <= set(state.replicas)
+        assert all_stay or state.leader_epoch > self.state.leader_epoch
         assert state.leader_epoch >= self.state.leader_epoch
         assert may_lose or set(state.isr) <= set(self.state.isr), "joined without catching up"
         assert_sound(state)

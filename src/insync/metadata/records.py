@@ -10,7 +10,9 @@ from uuid import UUID
 
 from insync.metadata.errors import StoreCorrupt
 from insync.rules.partition_state import PartitionState
-from insync.rules.values import BrokerId, Incarnation, LeaderEpoch
+from insync.rules.throttle_lease import Listed, RateSet, ThrottleLease
+from insync.rules.throttled_replicas import SomeReplicas, parse
+from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,51 @@ def decode_state(value: bytes) -> PartitionState:
     )
 
 
+def may_be_moving(value: bytes) -> bool:
+    """Whether a stored state may be under way to other replicas, without reading all of it."""
+    return not value.endswith(_SETTLED)
+
+
+def encode_lease(lease: ThrottleLease) -> bytes:
+    return _json(
+        {
+            "version": 1,
+            "partitions": sorted(lease.partitions),
+            "lists": [
+                [topic, name, str(listed.added), listed.before]
+                for (topic, name), listed in sorted(lease.lists.items())
+            ],
+            "rates": [
+                [broker, name, rate.value, rate.before]
+                for (broker, name), rate in sorted(lease.rates.items())
+            ],
+        }
+    )
+
+
+def decode_lease(value: bytes) -> ThrottleLease:
+    fields = _fields(value)
+    return ThrottleLease(
+        partitions=frozenset(
+            (topic, PartitionId(number)) for topic, number in fields["partitions"]
+        ),
+        lists={
+            (topic, name): Listed(added=_entries(added), before=before)
+            for topic, name, added, before in fields["lists"]
+        },
+        rates={
+            (BrokerId(broker), name): RateSet(value=text, before=before)
+            for broker, name, text, before in fields["rates"]
+        },
+    )
+
+
+def _entries(text: str) -> SomeReplicas:
+    entries = parse(text)
+    assert isinstance(entries, SomeReplicas), "a lease adds single replicas"
+    return entries
+
+
 def encode_config(config: Mapping[str, str]) -> bytes:
     return _json({"version": 1, "config": dict(sorted(config.items()))})
 
@@ -148,6 +195,9 @@ def _brokers(ids: list[int]) -> tuple[BrokerId, ...]:
 
 def _json(fields: Mapping[str, object]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+_SETTLED = b'"adding":[],"removing":[]}'
 
 
 class _Fields(dict[str, Any]):

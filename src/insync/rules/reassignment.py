@@ -9,6 +9,10 @@ another is forgotten, and cancelling the second returns to where the first began
 A move completes when every adding replica is in the ISR and the ISR holds at least the effective
 min ISR of the target's members. A target replica that was there before and is dead does not hold
 up the rest (KAFKA-19975).
+
+Whenever a replica leaves, a new term begins, also when the leader stays (as in Kafka): who left
+deletes its log, and if it comes back at once, a fetch it sent before must not count as news of the
+empty log it has now.
 """
 
 from __future__ import annotations
@@ -124,7 +128,7 @@ def _on(
 ) -> PartitionState:
     """The partition on these replicas, no move under way.
 
-    If the leader is not among them, another in-sync replica takes over.
+    If the leader is not among the in-sync ones, another of them takes over.
     """
     if not isr:
         wanted = ", ".join(str(broker) for broker in replicas)
@@ -134,4 +138,6 @@ def _on(
         )
     moved = replace(state, replicas=replicas, isr=isr, leader=None, adding=(), removing=())
     heir = state.leader if state.leader in isr else successor(moved, live=live, cooling=cooling)
-    return replace(moved, leader=heir) if heir == state.leader else moved.led_by(heir)
+    all_stay = set(state.replicas) <= set(replicas)
+    keeps_term = heir == state.leader and all_stay
+    return replace(moved, leader=heir) if keeps_term else moved.led_by(heir)
