@@ -109,12 +109,12 @@ def test_a_refusal_says_what_the_cluster_said(
     on_our_brokers(loop, story)
 
 
-def test_what_our_brokers_do_not_tell_yet_is_not_made_up(loop: VirtualLoop) -> None:
+def test_nobody_is_eligible_beside_the_isr_and_nothing_moves_by_itself(loop: VirtualLoop) -> None:
     async def story(_: Cluster, admin: Admin) -> None:
         await admin.create_topic(NewTopic(name="t"))
         assert await admin.moves() == {}
         (topic,) = await admin.described(await admin.topics())
-        assert topic.partitions[0].elr is None
+        assert topic.partitions[0].elr == ()
 
     on_our_brokers(loop, story)
 

@@ -69,6 +69,11 @@ VERSIONS = {
     DESCRIBE_CONFIGS: (1, 4),
     ALTER_CONFIGS: (0, 2),
     INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    Api.DESCRIBE_LOG_DIRS: (1, 5),
+    Api.ELECT_LEADERS: (0, 2),
+    Api.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
+    Api.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+    Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
 # Transactions and SASL are not offered; groups are not offered yet.
 NOT_OFFERED = {
@@ -139,7 +144,7 @@ def test_api_versions(kio: KioClient, version: int) -> None:
     assert advertised | VERSIONS == advertised
     assert not set(NOT_OFFERED.values()) & set(advertised)
     ours = {key for key in advertised if key >= 1_000}
-    assert ours == {Api.DESCRIBE_REPLICAS}, "the other one is for brokers only"
+    assert ours == {Api.DESCRIBE_REPLICAS, Api.START_MOVES}, "the third is for brokers only"
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(kio: KioClient) -> None:
@@ -730,3 +735,65 @@ def test_alter_configs_one_by_one(kio: KioClient, version: int) -> None:
     assert done(DELETE, None) is ErrorCode.none
     (told,) = describe(kio, 4, BROKER_RESOURCE, "1", keys=[LAG]).configs
     assert (told.value, told.config_source) == ("30000", 5)
+
+
+# Where replicas are, and where they go.
+
+
+@every_version(Api.DESCRIBE_LOG_DIRS)
+def test_describe_log_dirs(kio: KioClient, version: int) -> None:
+    name, _ = written_topic(kio)
+    for topics in (None, [{"topic": name, "partitions": (0, 9)}]):
+        (directory,) = kio.ask(Api.DESCRIBE_LOG_DIRS, version, {"topics": topics}).results
+        assert directory.error_code is ErrorCode.none
+        sizes = {t.name: [p.partition_size for p in t.partitions] for t in directory.topics}
+        assert sizes[name][0] > 0
+        if version >= 4:
+            assert directory.usable_bytes > 0
+
+
+@every_version(Api.ALTER_PARTITION_REASSIGNMENTS)
+def test_reassignments(kio: KioClient, version: int) -> None:
+    name, _ = make_topic(kio)
+    wanted = {0: (1,), 1: (1,), 2: None}
+    parts = [{"partition_index": n, "replicas": replicas} for n, replicas in wanted.items()]
+    topics = [{"name": name, "partitions": parts}]
+    values = {"topics": topics, "timeout": TIMEOUT, "allow_replication_factor_change": True}
+    answer = kio.ask(Api.ALTER_PARTITION_REASSIGNMENTS, version, values)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+    (told,) = answer.responses
+    assert [(each.partition_index, each.error_code) for each in told.partitions] == [
+        (0, ErrorCode.none),
+        (1, ErrorCode.unknown_topic_or_partition),
+        (2, ErrorCode.unknown_topic_or_partition),
+    ]
+    listed = kio.ask(Api.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None, "timeout": TIMEOUT})
+    assert (listed.error_code, listed.topics) == (ErrorCode.none, ())
+
+
+@every_version(Api.ELECT_LEADERS)
+def test_elect_leaders(kio: KioClient, version: int) -> None:
+    name, _ = make_topic(kio)
+    asked = [{"topic": name, "partitions": (0, 7)}]
+    values = {"election_type": 0, "topic_partitions": asked, "timeout": TIMEOUT}
+    (told,) = kio.ask(Api.ELECT_LEADERS, version, values).replica_election_results
+    assert [(each.partition_id, each.error_code) for each in told.partition_result] == [
+        (0, ErrorCode.election_not_needed),
+        (7, ErrorCode.unknown_topic_or_partition),
+    ]
+
+
+@every_version(Api.DESCRIBE_TOPIC_PARTITIONS)
+def test_describe_topic_partitions(kio: KioClient, version: int) -> None:
+    name, topic_id = make_topic(kio, partitions=3)
+    asked = {"topics": [{"name": name}], "response_partition_limit": 2, "cursor": None}
+    first = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, asked)
+    (topic,) = first.topics
+    assert (topic.error_code, topic.topic_id) == (ErrorCode.none, topic_id)
+    assert [each.partition_index for each in topic.partitions] == [0, 1]
+    cursor = first.next_cursor
+    assert (cursor.topic_name, cursor.partition_index) == (name, 2)
+    asked["cursor"] = {"topic_name": name, "partition_index": 2}
+    rest = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, asked)
+    assert [each.partition_index for each in rest.topics[0].partitions] == [2]
+    assert rest.next_cursor is None

@@ -13,7 +13,6 @@ from wire_values import FEWEST, kio_bytes, sample
 
 from insync.wire import messages
 from insync.wire.apis import (
-    ASKED_OF_OTHERS,
     OUR_OWN,
     PRODUCE_VERSIONS,
     SUPPORTED,
@@ -25,7 +24,7 @@ from insync.wire.messages import BadMessage
 
 IN_KIO = [
     (api, version)
-    for api, versions in {**SUPPORTED, **ASKED_OF_OTHERS}.items()
+    for api, versions in SUPPORTED.items()
     if api not in OUR_OWN
     for version in (PRODUCE_VERSIONS if api is Api.PRODUCE else versions)
 ]
@@ -43,7 +42,6 @@ def test_any_integers_may_be_asked_for() -> None:
     assert not is_supported(Api.FETCH, 19)
     assert not is_supported(Api.FETCH, -1)
     assert not is_supported(9999, 0)
-    assert not is_supported(Api.LIST_PARTITION_REASSIGNMENTS, 0), "asked of others only"
     assert not is_flexible(9999, 100)
     assert not is_flexible(Api.BROKER_HELLO, 0)
 

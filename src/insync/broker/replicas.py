@@ -33,6 +33,7 @@ from insync.rules.isr import Stable
 from insync.rules.leadership import Leadership
 from insync.rules.partition_state import PartitionState
 from insync.rules.policy import Policy
+from insync.rules.reassignment import origin
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, BrokerId, Incarnation, Offset
 from insync.storage.directory import LogDirectory
@@ -73,6 +74,7 @@ class Replicas:
         self.counts = Counts()
         self.held: dict[TopicPartition, Replica] = {}
         self.on_following: Callable[[Replica], None] = lambda _replica: None
+        self.has_dropped = asyncio.Event()  # files wait to be removed
         self._recorder = recorder
         self._watermarks = directory.read_watermarks()
         self._commits: set[asyncio.Task[None]] = set()
@@ -95,6 +97,7 @@ class Replicas:
         for key in sorted(self.directory.logs.keys() - self.held.keys()):
             logger.info("%s-%d: deleted, or moved away, while this broker was down", *key)
             self.directory.delete(*key)
+            self.has_dropped.set()
 
     def leader_of(self, key: TopicPartition) -> Replica | None:
         """The replica, if this broker leads it and may still speak for its session."""
@@ -149,7 +152,9 @@ class Replicas:
     def _take_limits(self, found: Replica, state: PartitionState, settings: Settings) -> None:
         found.min_isr = effective_min_isr(
             min_insync_replicas=settings.integer("min.insync.replicas"),
-            replication_factor=len(state.replicas),
+            # Replicas that a move is still adding are not missed yet: a topic of one replica does
+            # not become unwritable because it gets a second.
+            replication_factor=len(origin(state)),
         )
         found.batch_bytes_max = settings.integer("message.max.bytes")
 
@@ -291,6 +296,7 @@ class Replicas:
             found.leader = None
             self.on_following(found)
             self.directory.delete(*key)
+            self.has_dropped.set()
 
     # What followers bring.
 

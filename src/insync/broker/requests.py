@@ -14,14 +14,19 @@ from insync.broker import answers
 from insync.broker.cluster_view import ClusterView
 from insync.broker.configs import Configs
 from insync.broker.describe_replicas import DescribeReplicas
+from insync.broker.elections import Elections
 from insync.broker.fetch import Fetch
+from insync.broker.log_dirs import LogDirs
 from insync.broker.offsets import Offsets
 from insync.broker.produce import Produce
 from insync.broker.producer_ids import ProducerIds
 from insync.broker.quotas import Quotas
+from insync.broker.reassignments import PartitionSteps, Reassignments
 from insync.broker.replicas import Replicas
 from insync.broker.server import Reply
 from insync.broker.settings import Settings
+from insync.broker.start_moves import StartMoves
+from insync.broker.topic_partitions import TopicPartitions
 from insync.broker.topics import TopicRefused, Topics, Wanted
 from insync.wire import hello, messages
 from insync.wire.apis import SUPPORTED, Api, is_supported
@@ -49,6 +54,7 @@ class Requests:
         nonce: Callable[[], bytes],
         fetch: Fetch,
         quotas: Quotas,
+        steps: PartitionSteps,
     ) -> None:
         self._replicas = replicas
         self._view = view
@@ -61,6 +67,7 @@ class Requests:
         self._tasks: set[asyncio.Task[None]] = set()
         self._produce = Produce(replicas, view)
         offsets = Offsets(replicas, view, fetch.pool)
+        reassignments = Reassignments(steps)
         self._handlers: dict[int, Callable[[Reply, memoryview | bytes], None]] = {
             Api.PRODUCE: self._produce,
             Api.FETCH: fetch,
@@ -78,6 +85,12 @@ class Requests:
             Api.INCREMENTAL_ALTER_CONFIGS: self._later(configs.alter),
             Api.DESCRIBE_CLUSTER: self._at_once(self._describe_cluster),
             Api.DESCRIBE_REPLICAS: DescribeReplicas(replicas, quotas),
+            Api.DESCRIBE_LOG_DIRS: self._at_once(LogDirs(replicas).describe),
+            Api.DESCRIBE_TOPIC_PARTITIONS: self._at_once(TopicPartitions(view).describe),
+            Api.ALTER_PARTITION_REASSIGNMENTS: self._later(reassignments.alter),
+            Api.LIST_PARTITION_REASSIGNMENTS: self._at_once(reassignments.list),
+            Api.ELECT_LEADERS: self._later(Elections(steps).elect),
+            Api.START_MOVES: StartMoves(steps, reassignments),
         }
 
     def handle(self, reply: Reply, frame: memoryview | bytes) -> None:

@@ -17,12 +17,11 @@ from insync.client.connection import ClientConnection, Disconnected, Network
 from insync.rules.refusals import Refusal
 from insync.wire import messages
 from insync.wire.any_version import Values, build
-from insync.wire.apis import ASKED_OF_OTHERS, SUPPORTED, Api
+from insync.wire.apis import SUPPORTED, Api
 
 Address = tuple[str, int]
 T = TypeVar("T")
 
-SPOKEN: Final = {**SUPPORTED, **ASKED_OF_OTHERS}
 # What a client may send to any broker since 0.10: the answer tells the rest.
 API_VERSIONS_FIRST: Final = 0
 METADATA_FIRST: Final = 1  # version 0 knows no controller
@@ -276,7 +275,7 @@ async def _versions(connection: ClientConnection) -> dict[int, range]:
 
 
 def _common_version(api: Api, theirs: dict[int, range]) -> int | None:
-    ours = SPOKEN[api]
+    ours = SUPPORTED[api]
     first = METADATA_FIRST if api is Api.METADATA else ours[0]
     common = [version for version in theirs.get(api, ()) if version in ours and version >= first]
     return max(common, default=None)

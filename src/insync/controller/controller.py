@@ -9,6 +9,7 @@ Incarnations that were dealt with are remembered in the store: one that came bac
 anybody saw it go, is found by its new incarnation. Whoever is made leader is checked to be the same
 incarnation still: another may lack the tail of the log that it was trusted for.
 
+Moves complete when they can, and a throttle that came with them ends with them (`moves.py`).
 Leaders that ask to resign are relieved (`resignations.py`), and from time to time leadership goes
 back to preferred replicas (`preferred.py`). Neither takes anybody who is cooling.
 """
@@ -19,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from insync.controller.moves import Leases, Moving, completions
 from insync.controller.preferred import Rebalance, leaderships_to_return
 from insync.controller.resignations import CoolDown, hand_overs
 from insync.metadata import paths
@@ -45,8 +47,9 @@ STEP_MAX = 5_000  # partitions changed in one step: the store's lock is held mea
 RETRY_MS = 50
 CONCERNS = (paths.CONTROLLER, paths.BROKER_IDS, paths.RESIGNATIONS, paths.COOLING)
 UNCLEAN = "unclean.leader.election.enable"
+MIN_ISR = "min.insync.replicas"
 BROKER_GONE, PREFERRED = "a broker came or went", "back to the preferred replica"
-RESIGNED, NO_ELECTION = "its leader resigned", ""
+RESIGNED, MOVED, NO_ELECTION = "its leader resigned", "its replicas moved", ""
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ class Controller:
         broker: BrokerId,
         store: MetadataStore,
         unclean_default: bool = False,
+        min_isr_default: int = 1,
         rebalance: Rebalance | None = None,
         cooldown_ms: int = COOLDOWN_MS_DEFAULT,
         on_election: OnElection = lambda *_: None,
@@ -70,6 +74,9 @@ class Controller:
         self._broker = broker
         self._store = store
         self._unclean_default = unclean_default
+        self._min_isr_default = min_isr_default
+        self._moving = Moving(store)
+        self._leases = Leases(store)
         self._wake = asyncio.Event()
         self._epoch_version: int | None = None  # of the epoch node, while this is the controller
         self._unwatch = store.watch(self._on_changes)
@@ -86,10 +93,15 @@ class Controller:
         *,
         unclean_default: bool,
         rebalance: Rebalance | None,
+        min_isr_default: int = 1,
         cooldown_ms: int = COOLDOWN_MS_DEFAULT,
     ) -> None:
         """Settings were changed at run time: what they allow now is looked for now."""
         self._cool_down.last(cooldown_ms)
+        if min_isr_default != self._min_isr_default:
+            self._min_isr_default = min_isr_default
+            self._moving.look_at_all()
+            self._wake.set()
         if unclean_default != self._unclean_default:
             self._unclean_default = unclean_default
             self._wake.set()
@@ -115,6 +127,8 @@ class Controller:
             is_allowed = change.path.startswith(paths.TOPIC_CONFIGS) and _may_allow_unclean(change)
             if is_allowed or change.path.startswith(CONCERNS):
                 self._wake.set()
+        if self._moving.on_changes(changes):
+            self._wake.set()
 
     async def _run(self) -> None:
         while True:
@@ -124,6 +138,8 @@ class Controller:
                     await self._deal_with_brokers()
                     await self._end_cool_downs()
                     await self._relieve_leaders()
+                    await self._complete_moves()
+                    await self._end_leases()
                     await self._return_leaderships()
                 else:
                     self._is_rebalance_due = False
@@ -160,6 +176,7 @@ class Controller:
             self._wake.set()
             return False
         self._epoch_version = 0 if epoch is None else epoch.version + 1
+        self._moving.look_at_all()
         logger.info("broker %d is the controller, epoch %s", self._broker, value.decode())
         return True
 
@@ -216,6 +233,25 @@ class Controller:
         if over:
             await self._commit({}, {}, marks=[Delete(path) for path in over], cause=NO_ELECTION)
             self._cool_down.ended(over)
+
+    async def _complete_moves(self) -> None:
+        due = self._moving.take_due()
+        live = self._live()
+        try:
+            found = completions(
+                self._store, due, live=self._dealt_with(live), min_isr_of=self._min_isr
+            )
+            await self._commit(found.changed, live, beside=found.beside, cause=MOVED)
+        except BaseException:
+            self._moving.put_back(due)
+            raise
+        if found.changed:
+            logger.info("controller: %d partitions have moved", len(found.changed))
+
+    async def _end_leases(self) -> None:
+        for path, step in self._leases.ended(self._moving):
+            await self._commit({}, {}, marks=step, cause=NO_ELECTION)
+            logger.info("controller: the throttle of %s ended with its moves", path)
 
     async def _commit(
         self,
@@ -321,10 +357,16 @@ class Controller:
         return changed
 
     def _is_unclean(self, topic: str) -> bool:
-        entry = self._store.get(paths.topic_config(topic))
-        config = {} if entry is None else decode_config(entry.value)
-        setting = config.get(UNCLEAN)
+        setting = self._topic_setting(topic, UNCLEAN)
         return self._unclean_default if setting is None else setting.lower() == "true"
+
+    def _min_isr(self, topic: str) -> int:
+        setting = self._topic_setting(topic, MIN_ISR)
+        return self._min_isr_default if setting is None else int(setting)
+
+    def _topic_setting(self, topic: str, name: str) -> str | None:
+        entry = self._store.get(paths.topic_config(topic))
+        return None if entry is None else decode_config(entry.value).get(name)
 
 
 def _may_allow_unclean(change: Change) -> bool:

@@ -22,6 +22,7 @@ from insync.broker.in_sync import rule_of
 from insync.broker.producer_ids import ProducerIds
 from insync.broker.quotas import Quotas
 from insync.broker.reads import ReadPool
+from insync.broker.reassignments import PartitionSteps
 from insync.broker.replicas import Replicas
 from insync.broker.requests import Requests
 from insync.broker.scrapes import Scrapes
@@ -49,6 +50,7 @@ from insync.telemetry.recorder import Recorder
 CHECKPOINT_INTERVAL_MS = 5_000
 SECRET_BITS = 256
 REGISTER_AGAIN_S = 0.1
+FREED_AFTER_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +176,9 @@ class Node:
             nonce=lambda: world.random.randbytes(32),
             fetch=Fetch(self.replicas, self.view, sessions, world.reads, self.quotas.leader),
             quotas=self.quotas,
+            steps=PartitionSteps(
+                store=store, view=self.view, settings=self.settings, on_election=self._on_election
+            ),
         )
         frame_bytes_max = self.settings.integer("socket.request.max.bytes")
         self._end_metrics = await self._serve_metrics()
@@ -191,6 +196,7 @@ class Node:
             broker=self.broker,
             store=store,
             unclean_default=self.settings.flag("unclean.leader.election.enable"),
+            min_isr_default=self.settings.integer("min.insync.replicas"),
             rebalance=self._rebalance(),
             cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
             on_election=self._on_election,
@@ -201,6 +207,7 @@ class Node:
             loop.create_task(self._keep_up_checkpoints()),
             loop.create_task(self._register_again_when_lost()),
             loop.create_task(self._apply_retention_now_and_then()),
+            loop.create_task(self._free_what_is_dropped()),
             loop.create_task(self._close_idle_connections()),
         ]
         if self.publisher is not None:
@@ -307,6 +314,7 @@ class Node:
         if topics is None:
             self.controller.change(
                 unclean_default=self.settings.flag("unclean.leader.election.enable"),
+                min_isr_default=self.settings.integer("min.insync.replicas"),
                 rebalance=self._rebalance(),
                 cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
             )
@@ -436,6 +444,14 @@ class Node:
         while True:
             await asyncio.sleep(interval_s)
             self.replicas.apply_retention()
+            await self._in_thread(self._remove_deleted)
+
+    async def _free_what_is_dropped(self) -> None:
+        """Soon: who moves replicas away does it for the room. All that go at once, together."""
+        while True:
+            await self.replicas.has_dropped.wait()
+            await asyncio.sleep(FREED_AFTER_S)
+            self.replicas.has_dropped.clear()
             await self._in_thread(self._remove_deleted)
 
     def _remove_deleted(self) -> None:

@@ -58,20 +58,16 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
         Api.OFFSET_FOR_LEADER_EPOCH: _through(2, 4),
         Api.DESCRIBE_CONFIGS: _through(1, 4),
         Api.ALTER_CONFIGS: _through(0, 2),
+        Api.DESCRIBE_LOG_DIRS: _through(1, 5),
         Api.CREATE_PARTITIONS: _through(0, 3),
+        Api.ELECT_LEADERS: _through(0, 2),
         Api.INCREMENTAL_ALTER_CONFIGS: _through(0, 1),
+        Api.ALTER_PARTITION_REASSIGNMENTS: _through(0, 1),
+        Api.LIST_PARTITION_REASSIGNMENTS: _through(0, 0),
         Api.DESCRIBE_CLUSTER: _through(0, 2),
+        Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
         Api.BROKER_HELLO: _through(0, 0),
         Api.DESCRIBE_REPLICAS: _through(0, 0),
-    }
-)
-
-# What our tools ask of other people's brokers and ours do not answer yet.
-ASKED_OF_OTHERS: Final[Mapping[Api, range]] = MappingProxyType(
-    {
-        Api.DESCRIBE_LOG_DIRS: _through(1, 4),
-        Api.LIST_PARTITION_REASSIGNMENTS: _through(0, 0),
-        Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
         Api.START_MOVES: _through(0, 0),
     }
 )
