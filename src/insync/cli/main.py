@@ -22,7 +22,17 @@ from insync.rules.refusals import Refusal
 WIDTH_WITHOUT_TERMINAL = 160
 
 # Each is a module of this package that registers itself.
-COMMANDS = ("explain", "demo", "broker", "cluster", "topics", "configs", "replicas", "telemetry")
+COMMANDS = (
+    "explain",
+    "demo",
+    "broker",
+    "cluster",
+    "topics",
+    "configs",
+    "reassign",
+    "replicas",
+    "telemetry",
+)
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:

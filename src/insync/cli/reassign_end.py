@@ -1,0 +1,70 @@
+"""Verifying, cancelling and sweeping, as `insync reassign` tells of it."""
+
+from __future__ import annotations
+
+from insync.cli import reassign_lines
+from insync.cli.reassign_do import Asked, Told, ended_data, problems_text
+from insync.client.admin import Admin
+from insync.moves import cluster as clusters
+from insync.moves import execute as moves
+from insync.moves import sweep as sweeping
+from insync.moves.sweep import Leftover, Swept
+from insync.moves.throttle import Ended
+
+
+async def verify(admin: Admin, asked: Asked) -> Told:
+    cluster = await clusters.look(admin)
+    found = moves.standing(cluster, asked.plan)
+    ended = Ended()
+    if not cluster.active and not asked.preserves_throttles:
+        ended = await moves.clear_throttle(admin, asked.journal(cluster), cluster, asked.plan)
+    data = {
+        "standing": {reassign_lines.name(key): each.value for key, each in found.items()},
+        **ended_data(ended),
+    }
+    text = reassign_lines.status(found, cluster, asked.plan) + reassign_lines.cleared(ended)
+    return Told(data=data, text=text + problems_text(ended), exit_code=1 if ended.problems else 0)
+
+
+async def cancel(admin: Admin, asked: Asked) -> Told:
+    cluster = await clusters.look(admin)
+    cancelled = await moves.cancel(admin, cluster, asked.plan, timeout_ms=asked.timeout_ms)
+    ended = Ended()
+    if not asked.preserves_throttles:
+        cluster = await clusters.look(admin)
+        ended = await moves.clear_throttle(admin, asked.journal(cluster), cluster, asked.plan)
+    data = {
+        "cancelled": [reassign_lines.name(each) for each in cancelled],
+        **ended_data(ended),
+    }
+    text = reassign_lines.cancelled(cancelled) + reassign_lines.cleared(ended)
+    return Told(data=data, text=text + problems_text(ended), exit_code=1 if ended.problems else 0)
+
+
+async def sweep(admin: Admin, asked: Asked) -> Told:
+    cluster = await clusters.look(admin)
+    swept = await sweeping.sweep(admin, asked.journal(cluster), cluster, force=asked.force)
+    return Told(
+        data={
+            **ended_data(swept.ended),
+            "others": [
+                {"kind": each.kind, "name": each.name, "setting": each.setting, "value": each.value}
+                for each in swept.others
+            ],
+            "others_removed": swept.removed_others,
+        },
+        text=_swept(swept),
+        exit_code=1 if swept.ended.problems else 0,
+    )
+
+
+def _swept(swept: Swept) -> str:
+    text = reassign_lines.cleared(swept.ended) + problems_text(swept.ended)
+    if swept.others:
+        word = "Removed" if swept.removed_others else "Left alone (remove with --force)"
+        text += "".join(f"{word}: {_leftover(each)}\n" for each in swept.others)
+    return text or "No throttle is left behind.\n"
+
+
+def _leftover(each: Leftover) -> str:
+    return f"{each.kind} {each.name} {each.setting}={each.value}"

@@ -1,0 +1,139 @@
+"""Starting and cancelling reassignments, and which cluster it is that they happen in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from insync.client.admin import Admin
+from insync.client.admin_connections import Refused
+from insync.client.connection import Disconnected
+from insync.rules.move_plan import TopicPartition
+from insync.rules.refusals import Refusal
+from insync.rules.values import BrokerId, PartitionId
+from insync.wire import moves as wire
+from insync.wire.apis import Api
+
+
+class NoClusterId(Refusal):
+    """The brokers are too old to say which cluster they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of asking to move or cancel: an error for each partition that was refused."""
+
+    refused: Mapping[TopicPartition, Refused]
+
+    @property
+    def is_done(self) -> bool:
+        return not self.refused
+
+
+async def cluster_id(admin: Admin) -> str:
+    connections = admin.connections
+    answer = await connections.operation(lambda: connections.metadata([]))
+    found: str | None = getattr(answer, "cluster_id", None)
+    if found is None:
+        raise NoClusterId("these brokers tell no cluster id; Kafka 0.10.1 and later do")
+    return found
+
+
+async def alter(
+    admin: Admin,
+    targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+    *,
+    timeout_ms: int,
+) -> Outcome:
+    """Move each partition to its target, or cancel its move where there is none."""
+    connections = admin.connections
+    values = {
+        "timeout": timedelta(milliseconds=timeout_ms),
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": number, "replicas": targets[name, number]}
+                    for name, number in sorted(targets)
+                    if name == topic
+                ],
+            }
+            for topic in _topics(targets)
+        ],
+    }
+
+    async def attempt() -> Any:
+        answer = await connections.ask_controller(Api.ALTER_PARTITION_REASSIGNMENTS, values)
+        if answer.error_code is not ErrorCode.none:
+            raise Refused(answer.error_code, answer.error_message or "the reassignment")
+        return answer
+
+    answer = await connections.operation(attempt)
+    return Outcome(
+        refused={
+            (topic.name, each.partition_index): Refused(
+                each.error_code, each.error_message or f"{topic.name}-{each.partition_index}"
+            )
+            for topic in answer.responses
+            for each in topic.partitions
+            if each.error_code is not ErrorCode.none
+        }
+    )
+
+
+async def offers_leases(admin: Admin) -> bool:
+    """Whether a throttle can be given together with its moves, and ends with them."""
+    connections = admin.connections
+    return await connections.operation(lambda: connections.offers(Api.START_MOVES))
+
+
+async def start_with_throttle(
+    admin: Admin,
+    targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
+    *,
+    throttle_bytes_per_s: int,
+    is_additional: bool,
+    timeout_ms: int,
+) -> Outcome:
+    """Moves and their throttle in one step; refused is refused as a whole."""
+    connections = admin.connections
+    request = wire.StartMoves(
+        partitions=tuple(
+            wire.Move(topic, number, targets[topic, number]) for topic, number in sorted(targets)
+        ),
+        throttle_bytes_per_s=throttle_bytes_per_s,
+        is_additional=is_additional,
+        timeout_ms=timeout_ms,
+    )
+    body = wire.write_request(request)
+
+    async def attempt() -> wire.MovesStarted:
+        controller = (await connections.metadata([])).controller_id
+        if controller not in connections.brokers:
+            raise Disconnected("the cluster has no controller now")
+        frame, at = await connections.ask_broker_bytes(controller, Api.START_MOVES, body)
+        started = wire.read_response(frame, at)
+        refusals = [each for each in started.partitions if each.error]
+        if started.error and not refusals:
+            code = ErrorCode(started.error)
+            raise Refused(code, started.message or "the reassignment")
+        return started
+
+    started = await connections.operation(attempt)
+    return Outcome(
+        refused={
+            (each.topic, PartitionId(each.partition)): Refused(
+                ErrorCode(each.error), each.message or f"{each.topic}-{each.partition}"
+            )
+            for each in started.partitions
+            if each.error
+        }
+    )
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[str]:
+    return sorted({topic for topic, _ in partitions})

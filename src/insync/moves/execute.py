@@ -1,0 +1,186 @@
+"""Starting a plan with its throttle, cancelling it, and telling how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from insync.client import reassignments
+from insync.client.admin import Admin
+from insync.moves import throttle as throttles
+from insync.moves.cluster import ClusterNow, look
+from insync.moves.journal import AnotherTool, JournalFile
+from insync.moves.plan_file import Plan
+from insync.moves.throttle import CannotThrottle, Ended
+from insync.rules.move_plan import Move, TopicPartition, moves
+from insync.rules.refusals import BadPlan, Refusal
+from insync.rules.values import BrokerId
+
+
+class MovesUnderWay(Refusal):
+    """Another reassignment is active, and this one was not said to be additional."""
+
+
+class MoveRefused(Refusal):
+    """The cluster did not take the plan, or not all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A plan that fits the cluster as it was a moment ago."""
+
+    plan: Plan
+    moving: Mapping[TopicPartition, Move]  # what copies data, moves under way included
+    before: Mapping[TopicPartition, tuple[BrokerId, ...]]  # for a way back
+
+
+def prepare(cluster: ClusterNow, plan: Plan, *, is_additional: bool) -> Prepared:
+    """Refuse what cannot be, before anything is changed."""
+    moving = moves(cluster.assignments(), plan, known=cluster.alive)
+    active = cluster.active
+    if active and not is_additional:
+        some = ", ".join(_name(partition) for partition in sorted(active)[:3])
+        raise MovesUnderWay(
+            f"a reassignment is under way ({some}{', ...' if len(active) > 3 else ''}); "  # noqa: PLR2004
+            "wait for it, cancel it, or add to it with --additional"
+        )
+    return Prepared(
+        plan=plan,
+        moving=moving,
+        before={partition: cluster.partitions[partition].replicas for partition in sorted(plan)},
+    )
+
+
+def check_rates_can_be_set(cluster: ClusterNow, prepared: Prepared) -> None:
+    """A broker alone sets its own rate; waiting for a dead one only times out (KAFKA-13392)."""
+    involved = {b for move in prepared.moving.values() for b in move.sources | move.destinations}
+    down = sorted(involved - cluster.alive)
+    if down:
+        raise CannotThrottle(
+            f"broker {down[0]} is down, so its rate cannot be set; start it, leave out the "
+            "throttle, or leave that broker unlimited with --force"
+        )
+
+
+async def start(
+    admin: Admin,
+    file: JournalFile,
+    cluster: ClusterNow,
+    prepared: Prepared,
+    *,
+    throttle_bytes_per_s: int | None,
+    is_additional: bool,
+    timeout_ms: int,
+) -> None:
+    """All of the plan, with its throttle; when this refuses, no throttle of it is left."""
+    if throttle_bytes_per_s is not None and await reassignments.offers_leases(admin):
+        _check(
+            await reassignments.start_with_throttle(
+                admin,
+                prepared.plan,
+                throttle_bytes_per_s=throttle_bytes_per_s,
+                is_additional=is_additional,
+                timeout_ms=timeout_ms,
+            )
+        )
+        return
+    with file.locked():
+        if file.read().bootstrapping is not None:
+            raise AnotherTool(
+                f"broker {file.read().bootstrapping} is being bootstrapped under a throttle; wait "
+                "for it, or end that throttle with --sweep"
+            )
+        # What an earlier tool left behind is not a value to go back to.
+        await throttles.end(admin, file, active=cluster.active)
+        if throttle_bytes_per_s is not None and prepared.moving:
+            throttle = throttles.of_moves(
+                prepared.moving, bytes_per_s=throttle_bytes_per_s, alive=cluster.alive
+            )
+            await throttles.set_throttle(admin, file, throttle, partitions=prepared.moving)
+        try:
+            outcome = await reassignments.alter(admin, prepared.plan, timeout_ms=timeout_ms)
+            await _undo_the_rest(admin, cluster, prepared.plan, outcome, timeout_ms=timeout_ms)
+            _check(outcome)
+        except Refusal:
+            await throttles.end(admin, file, active=(await look(admin)).active)
+            raise
+
+
+async def _undo_the_rest(
+    admin: Admin,
+    cluster: ClusterNow,
+    plan: Plan,
+    outcome: reassignments.Outcome,
+    *,
+    timeout_ms: int,
+) -> None:
+    """A plan is taken whole or not at all: what began beside a refused partition is cancelled."""
+    if outcome.is_done:
+        return
+    begun = plan.keys() - outcome.refused.keys() - cluster.active.keys()
+    if begun:
+        await reassignments.alter(admin, dict.fromkeys(begun), timeout_ms=timeout_ms)
+
+
+def _check(outcome: reassignments.Outcome) -> None:
+    for partition, refused in sorted(outcome.refused.items()):
+        others = len(outcome.refused) - 1
+        more = f" (and {others} more)" if others else ""
+        raise MoveRefused(f"{_name(partition)} was refused: {refused}{more}")
+
+
+async def cancel(
+    admin: Admin, cluster: ClusterNow, plan: Plan, *, timeout_ms: int
+) -> tuple[TopicPartition, ...]:
+    """Cancel what of the plan is under way; which that was."""
+    active = sorted(cluster.active.keys() & plan.keys())
+    if active:
+        targets = dict.fromkeys(active)
+        _check(await reassignments.alter(admin, targets, timeout_ms=timeout_ms))
+    return tuple(active)
+
+
+class Standing(Enum):
+    COMPLETED = "completed"
+    IN_PROGRESS = "in progress"
+    ELSEWHERE = "elsewhere"
+    GONE = "gone"
+
+
+def standing(cluster: ClusterNow, plan: Plan) -> dict[TopicPartition, Standing]:
+    """How each partition of the plan stands."""
+    found = {}
+    for partition in sorted(plan):
+        now = cluster.partitions.get(partition)
+        if now is None:
+            found[partition] = Standing.GONE
+        elif now.move is not None:
+            found[partition] = Standing.IN_PROGRESS
+        elif tuple(now.replicas) == plan[partition]:
+            found[partition] = Standing.COMPLETED
+        else:
+            found[partition] = Standing.ELSEWHERE
+    return found
+
+
+async def clear_throttle(admin: Admin, file: JournalFile, cluster: ClusterNow, plan: Plan) -> Ended:
+    """After a verify or a cancel: what the journal names, or else what belongs to this plan.
+
+    Without a journal (the move was started elsewhere) the plan's own entries leave the lists, and
+    the rates go when no list is left that they could limit. The rest is the operator's.
+    """
+    with file.locked():
+        if not file.read().is_empty:
+            return await throttles.end(admin, file, active=cluster.active)
+        return await throttles.clear_of_plan(admin, cluster.topics, cluster.alive, plan.keys())
+
+
+def check_topics_exist(cluster: ClusterNow, topics: list[str]) -> None:
+    for topic in topics:
+        if topic not in cluster.topics:
+            raise BadPlan(f"topic {topic!r} does not exist")
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition[0]}-{partition[1]}"

@@ -1,0 +1,174 @@
+"""What the tool has set on a cluster and must take away again, on disk before it is set.
+
+One file per cluster, in a state directory. It names the throttled replicas added to each topic's
+list, each broker's rate with the value before it, and the partitions whose moves all this is for.
+Whoever ends the throttle (this tool, or another one after this one was killed) goes by the file.
+
+A lock beside it is held while a tool sets or ends a throttle: two at once would take each other's
+values for the operator's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from insync.rules.move_plan import TopicPartition
+from insync.rules.refusals import Refusal
+from insync.rules.throttled_replicas import NO_REPLICAS, SomeReplicas, parse
+from insync.rules.values import BrokerId, PartitionId
+
+VERSION: Final = 1
+STATE_VARIABLE: Final = "INSYNC_STATE_DIR"
+
+
+class AnotherTool(Refusal):
+    """Somebody else is at work on the same cluster."""
+
+
+class BadJournal(Refusal):
+    """A journal that cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    before: str | None  # None: the broker had no value of its own
+    given: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """Keys are (broker, setting) and (topic, setting)."""
+
+    partitions: frozenset[TopicPartition] = frozenset()
+    rates: Mapping[tuple[BrokerId, str], RateChange] = field(default_factory=dict)
+    lists: Mapping[tuple[str, str], SomeReplicas] = field(default_factory=dict)
+    bootstrapping: BrokerId | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rates and not self.lists
+
+
+def state_directory(environment: Mapping[str, str]) -> Path:
+    """Where journals are kept: said so, or where the desktop standard puts such files."""
+    if given := environment.get(STATE_VARIABLE):
+        return Path(given)
+    if given := environment.get("XDG_STATE_HOME"):
+        return Path(given) / "insync"
+    return Path(environment.get("HOME", ".")) / ".local" / "state" / "insync"
+
+
+class JournalFile:
+    """The journal of one cluster; change it only while it is locked."""
+
+    def __init__(self, folder: Path, cluster_id: str) -> None:
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id)
+        self.path = folder / f"moves-{name}.json"
+        self._lock = folder / f"moves-{name}.lock"
+        self._cluster_id = cluster_id
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Refused at once if another tool holds it; a dead tool holds nothing."""
+        try:
+            self._lock.parent.mkdir(parents=True, exist_ok=True)
+            with self._lock.open("a+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    who = file.read(20).strip()
+                    raise AnotherTool(
+                        f"another insync (process {who}) is changing moves or throttles of this "
+                        "cluster; wait until it is done"
+                    ) from None
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+                yield
+        except OSError as error:
+            raise BadJournal(f"cannot use {self._lock.parent}: {error.strerror}") from None
+
+    def read(self) -> Journal:
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return Journal()
+        except OSError as error:
+            raise BadJournal(f"cannot read {self.path}: {error.strerror}") from None
+        try:
+            return _decoded(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BadJournal(
+                f"{self.path} is no journal of moves; look at what it says, then remove it"
+            ) from None
+
+    def write(self, journal: Journal) -> None:
+        """On the disk when this returns; an empty journal is no file."""
+        try:
+            if journal.is_empty:
+                self.path.unlink(missing_ok=True)
+            else:
+                new = self.path.with_suffix(".new")
+                with new.open("w") as file:
+                    json.dump(_encoded(journal, self._cluster_id), file, indent=1)
+                    file.flush()
+                    os.fsync(file.fileno())
+                new.rename(self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise BadJournal(f"cannot write {self.path}: {error.strerror}") from None
+
+
+def _encoded(journal: Journal, cluster_id: str) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "cluster_id": cluster_id,
+        "bootstrapping": journal.bootstrapping,
+        "partitions": [[topic, number] for topic, number in sorted(journal.partitions)],
+        "rates": [
+            {"broker": broker, "setting": key, "before": change.before, "given": change.given}
+            for (broker, key), change in sorted(journal.rates.items(), key=lambda each: each[0])
+        ],
+        "lists": [
+            {"topic": topic, "setting": key, "added": str(journal.lists[topic, key])}
+            for topic, key in sorted(journal.lists)
+        ],
+    }
+
+
+def _decoded(values: dict[str, Any]) -> Journal:
+    if values["version"] != VERSION:
+        raise ValueError("a version we do not know")
+    return Journal(
+        bootstrapping=values["bootstrapping"],
+        partitions=frozenset(
+            (str(topic), PartitionId(number)) for topic, number in values["partitions"]
+        ),
+        rates={
+            (BrokerId(each["broker"]), each["setting"]): RateChange(
+                before=each["before"], given=each["given"]
+            )
+            for each in values["rates"]
+        },
+        lists={
+            (each["topic"], each["setting"]): _replicas(each["added"]) for each in values["lists"]
+        },
+    )
+
+
+def _replicas(text: str) -> SomeReplicas:
+    found = parse(text)
+    return found if isinstance(found, SomeReplicas) else NO_REPLICAS

@@ -1,0 +1,79 @@
+"""Throttles that were left behind: ours by the journal, anybody's by looking everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from insync.client.admin import Admin
+from insync.moves import throttle as throttles
+from insync.moves.cluster import ClusterNow
+from insync.moves.journal import Journal, JournalFile, RateChange
+from insync.moves.throttle import Ended
+from insync.rules.throttled_replicas import SomeReplicas
+from insync.wire.configs import Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """One throttle setting that no journal of ours names."""
+
+    kind: str  # broker or topic
+    name: str
+    setting: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    ended: Ended
+    others: tuple[Leftover, ...]
+    removed_others: bool
+
+
+async def sweep(admin: Admin, file: JournalFile, cluster: ClusterNow, *, force: bool) -> Swept:
+    """End what is journalled and not needed; list the rest, or with `force` remove it too.
+
+    What moves under way may need stays even then: lists of their topics, and all rates.
+    """
+    with file.locked():
+        ended = await throttles.end(admin, file, active=cluster.active)
+        journal = file.read()
+        others = [each for each in await _all(admin, cluster) if not _is_ours(each, journal)]
+        if force:
+            busy = {topic for topic, _ in cluster.active}
+            others = [
+                each
+                for each in others
+                if (each.kind == "topic" and each.name not in busy)
+                or (each.kind == "broker" and not busy)
+            ]
+            for each in others:
+                kind = Resource.TOPIC if each.kind == "topic" else Resource.BROKER
+                await admin.alter_configs(kind, each.name, given={}, deleted=[each.setting])
+    return Swept(ended=ended, others=tuple(others), removed_others=force)
+
+
+async def _all(admin: Admin, cluster: ClusterNow) -> list[Leftover]:
+    lists = await throttles.lists_of(admin, cluster.topics)
+    rates = await throttles.rates_of(admin, cluster.alive)
+    return [
+        Leftover(kind="topic", name=topic, setting=key, value=str(found))
+        for (topic, key), found in sorted(lists.items(), key=lambda each: each[0])
+    ] + [
+        Leftover(kind="broker", name=str(broker), setting=key, value=value)
+        for (broker, key), value in sorted(rates.items())
+    ]
+
+
+def _is_ours(each: Leftover, journal: Journal) -> bool:
+    if each.kind == "topic":
+        ours = journal.lists.get((each.name, each.setting), SomeReplicas())
+        return each.value == str(ours)
+    return any(
+        (str(broker), key) == (each.name, each.setting) and change == _given(each, change)
+        for (broker, key), change in journal.rates.items()
+    )
+
+
+def _given(each: Leftover, change: RateChange) -> RateChange:
+    return RateChange(before=change.before, given=each.value)

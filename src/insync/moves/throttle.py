@@ -1,0 +1,338 @@
+"""Setting a throttle and taking it away again, leaving alone what is the operator's.
+
+A rate is set on every broker involved, a list on every topic. Lists are added to and taken from
+entry by entry; a rate goes back to what it was before, unless somebody has changed it since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from insync.client.admin import Admin
+from insync.client.admin_connections import Refused
+from insync.moves.journal import Journal, JournalFile, RateChange
+from insync.rules.move_plan import (
+    Move,
+    TopicPartition,
+    brokers_involved,
+    follower_throttles,
+    leader_throttles,
+)
+from insync.rules.refusals import Refusal
+from insync.rules.throttled_replicas import (
+    EveryReplica,
+    SomeReplicas,
+    ThrottledReplicas,
+    parse,
+)
+from insync.rules.values import BrokerId
+from insync.wire.configs import ConfigSource, Resource
+
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+LEADER_LIST: Final = "leader.replication.throttled.replicas"
+FOLLOWER_LIST: Final = "follower.replication.throttled.replicas"
+RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
+LISTS: Final = (LEADER_LIST, FOLLOWER_LIST)
+
+
+class CannotThrottle(Refusal):
+    """A throttle that cannot be set everywhere it must be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """What is to be set: rates by (broker, setting), lists by (topic, setting)."""
+
+    rates: Mapping[tuple[BrokerId, str], int]
+    lists: Mapping[tuple[str, str], SomeReplicas]
+
+    @property
+    def brokers(self) -> tuple[BrokerId, ...]:
+        return tuple(sorted({broker for broker, _ in self.rates}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What was taken away, and what could not be."""
+
+    brokers: tuple[BrokerId, ...] = ()
+    topics: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    kept_for: tuple[TopicPartition, ...] = ()  # moves still under way that need it
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problems and not self.kept_for
+
+
+def of_moves(
+    moving: Mapping[TopicPartition, Move], *, bytes_per_s: int, alive: frozenset[BrokerId]
+) -> Throttle:
+    """KIP-73's throttle of these moves; only a broker that lives can be given its rate."""
+    lists = {(topic, LEADER_LIST): each for topic, each in leader_throttles(moving).items()}
+    lists |= {(topic, FOLLOWER_LIST): each for topic, each in follower_throttles(moving).items()}
+    brokers = sorted(brokers_involved(moving) & alive)
+    return Throttle(
+        rates={(broker, key): bytes_per_s for broker in brokers for key in RATES}, lists=lists
+    )
+
+
+def merged(
+    journal: Journal,
+    throttle: Throttle,
+    *,
+    partitions: Iterable[TopicPartition],
+    rates_now: Mapping[tuple[BrokerId, str], str | None],
+    lists_now: Mapping[tuple[str, str], ThrottledReplicas],
+    bootstrapping: BrokerId | None = None,
+) -> Journal:
+    """The journal to write before `throttle` is set, given what is set now.
+
+    A value that this tool has set itself is not one to go back to: the one before it is.
+    """
+    rates = dict(journal.rates)
+    for key, rate in throttle.rates.items():
+        now, known = rates_now[key], journal.rates.get(key)
+        is_ours = known is not None and now == known.given
+        before = known.before if known is not None and is_ours else now
+        rates[key] = RateChange(before=before, given=str(rate))
+    lists = dict(journal.lists)
+    for name, wanted in throttle.lists.items():
+        added = _missing(wanted, lists_now[name])
+        known_list = lists.get(name, SomeReplicas())
+        union = SomeReplicas(known_list.replicas | added.replicas)
+        if union.replicas:
+            lists[name] = union
+    return Journal(
+        partitions=journal.partitions.union(partitions),
+        rates=rates,
+        lists=lists,
+        bootstrapping=bootstrapping,
+    )
+
+
+def _missing(wanted: SomeReplicas, now: ThrottledReplicas) -> SomeReplicas:
+    if isinstance(now, EveryReplica):
+        return SomeReplicas()
+    return SomeReplicas(wanted.replicas - now.replicas)
+
+
+# On the cluster.
+
+
+async def rates_of(admin: Admin, brokers: Iterable[BrokerId]) -> dict[tuple[BrokerId, str], str]:
+    """The rates that brokers have of their own."""
+    found = {}
+    for broker in sorted(brokers):
+        for each in await admin.configs(Resource.BROKER, str(broker)):
+            is_own = each.source is ConfigSource.DYNAMIC_BROKER
+            if each.name in RATES and is_own and each.value is not None:
+                found[broker, each.name] = each.value
+    return found
+
+
+async def limits_of(admin: Admin, brokers: Iterable[BrokerId]) -> dict[tuple[BrokerId, str], int]:
+    """The rates that hold on brokers, their own or the cluster's default."""
+    return {
+        (broker, each.name): int(each.value)
+        for broker in sorted(brokers)
+        for each in await admin.configs(Resource.BROKER, str(broker))
+        if each.name in RATES and each.value is not None and each.value.isdecimal()
+    }
+
+
+async def lists_of(admin: Admin, topics: Iterable[str]) -> dict[tuple[str, str], ThrottledReplicas]:
+    """The lists that topics have; a topic that is gone has none."""
+    configs = await admin.topic_configs(sorted(topics))
+    if configs is None:
+        raise CannotThrottle("these brokers do not tell settings (DescribeConfigs)")
+    return {
+        (topic, key): parse(found.value)
+        for topic, settings in configs.items()
+        for key in LISTS
+        if (found := settings.get(key)) is not None and found.value
+    }
+
+
+async def set_throttle(
+    admin: Admin,
+    file: JournalFile,
+    throttle: Throttle,
+    *,
+    partitions: Iterable[TopicPartition],
+    bootstrapping: BrokerId | None = None,
+) -> None:
+    """Journal, then set; refused means that nothing of it is left set."""
+    rates = await rates_of(admin, throttle.brokers)
+    lists = await lists_of(admin, {topic for topic, _ in throttle.lists})
+    before = file.read()
+
+    def after(journal: Journal) -> Journal:
+        return merged(
+            journal,
+            throttle,
+            partitions=partitions,
+            rates_now={key: rates.get(key) for key in throttle.rates},
+            lists_now={key: lists.get(key, SomeReplicas()) for key in throttle.lists},
+            bootstrapping=bootstrapping,
+        )
+
+    file.write(after(before))
+    try:
+        for broker in throttle.brokers:
+            given = {key: str(throttle.rates[broker, key]) for key in RATES}
+            await _alter(admin, Resource.BROKER, str(broker), given)
+        for topic in sorted({topic for topic, _ in throttle.lists}):
+            await _alter(admin, Resource.TOPIC, topic, _longer_lists(topic, throttle, lists))
+    except Refusal as refusal:
+        # Back to just before this step, whatever an earlier one has set.
+        ended, left = await _take_away(admin, after(Journal()), needed=frozenset())
+        if left.is_empty:
+            file.write(before)
+        problems = "".join(f"; {each}" for each in ended.problems)
+        raise CannotThrottle(f"{refusal}; nothing was moved{problems}") from None
+
+
+def _longer_lists(
+    topic: str, throttle: Throttle, now: Mapping[tuple[str, str], ThrottledReplicas]
+) -> dict[str, str]:
+    longer = {}
+    for key in LISTS:
+        present = now.get((topic, key), SomeReplicas())
+        wanted = throttle.lists.get((topic, key), SomeReplicas())
+        if isinstance(present, SomeReplicas) and wanted.replicas - present.replicas:
+            longer[key] = str(SomeReplicas(present.replicas | wanted.replicas))
+    return longer
+
+
+async def end(admin: Admin, file: JournalFile, *, active: Iterable[TopicPartition]) -> Ended:
+    """Take away what the journal names, as far as no active move needs it."""
+    journal = file.read()
+    needed = journal.partitions.intersection(active)
+    ended, left = await _take_away(admin, journal, needed=needed)
+    if left != journal:
+        file.write(left)
+    return ended
+
+
+async def clear_of_plan(
+    admin: Admin,
+    topics: Iterable[str],
+    alive: Iterable[BrokerId],
+    partitions: AbstractSet[TopicPartition],
+) -> Ended:
+    """Take the plan's partitions out of the lists, and the rates too once no list is left."""
+    lists = await lists_of(admin, topics)
+    ours = {
+        name: SomeReplicas(
+            frozenset(each for each in now.replicas if (name[0], each[0]) in partitions)
+        )
+        for name, now in lists.items()
+        if isinstance(now, SomeReplicas)
+    }
+    ours = {name: each for name, each in ours.items() if each.replicas}
+    rates: dict[tuple[BrokerId, str], RateChange] = {}
+    if all(lists[name] == ours.get(name) for name in lists):
+        now = await rates_of(admin, alive)
+        rates = {key: RateChange(before=None, given=value) for key, value in now.items()}
+    journal = Journal(lists=ours, rates=rates)
+    ended, _ = await _take_away(admin, journal, needed=frozenset())
+    return ended
+
+
+async def _take_away(
+    admin: Admin, journal: Journal, *, needed: frozenset[TopicPartition]
+) -> tuple[Ended, Journal]:
+    """What was done, and what of the journal is left to do."""
+    lists, topics, problems = await _end_lists(admin, journal, needed)
+    rates = journal.rates
+    brokers: tuple[BrokerId, ...] = ()
+    if not needed:
+        rates, brokers, more = await _end_rates(admin, journal)
+        problems = (*problems, *more)
+    ended = Ended(brokers=brokers, topics=topics, problems=problems, kept_for=tuple(sorted(needed)))
+    return ended, replace(journal, lists=lists, rates=rates)
+
+
+async def _end_lists(
+    admin: Admin, journal: Journal, needed: frozenset[TopicPartition]
+) -> tuple[Mapping[tuple[str, str], SomeReplicas], tuple[str, ...], tuple[str, ...]]:
+    """The lists that are left to end, the topics changed, and what went wrong."""
+    topics = sorted({topic for topic, _ in journal.lists})
+    now = await lists_of(admin, topics)
+    changed, problems = [], []
+    left: dict[tuple[str, str], SomeReplicas] = {}
+    for topic in topics:
+        ours = {key: each for (name, key), each in journal.lists.items() if name == topic}
+        still = {key: _needed(topic, each, needed) for key, each in ours.items()}
+        rest = {
+            key: SomeReplicas(present.replicas - (each.replicas - still[key].replicas))
+            for key, each in ours.items()
+            if isinstance(present := now.get((topic, key)), SomeReplicas)
+        }
+        rest = {key: each for key, each in rest.items() if each != now[topic, key]}
+        try:
+            await _alter(
+                admin,
+                Resource.TOPIC,
+                topic,
+                {key: str(each) for key, each in rest.items() if each.replicas},
+                [key for key, each in rest.items() if not each.replicas],
+            )
+            changed += [topic] if rest else []
+        except Refusal as refusal:
+            problems.append(f"the throttled replicas of topic {topic} stay: {refusal}")
+            still = ours
+        left |= {(topic, key): each for key, each in still.items() if each.replicas}
+    return left, tuple(changed), tuple(problems)
+
+
+def _needed(topic: str, added: SomeReplicas, needed: frozenset[TopicPartition]) -> SomeReplicas:
+    return SomeReplicas(frozenset(each for each in added.replicas if (topic, each[0]) in needed))
+
+
+async def _end_rates(
+    admin: Admin, journal: Journal
+) -> tuple[Mapping[tuple[BrokerId, str], RateChange], tuple[BrokerId, ...], tuple[str, ...]]:
+    """The rates that are left to end, the brokers changed, and what went wrong."""
+    changed, problems = [], []
+    left: dict[tuple[BrokerId, str], RateChange] = {}
+    for broker in sorted({broker for broker, _ in journal.rates}):
+        ours = {key: each for (number, key), each in journal.rates.items() if number == broker}
+        try:
+            now = await rates_of(admin, [broker])
+            mine = {key: each for key, each in ours.items() if now.get((broker, key)) == each.given}
+            given = {key: each.before for key, each in mine.items() if each.before is not None}
+            deleted = [key for key, each in mine.items() if each.before is None]
+            await _alter(admin, Resource.BROKER, str(broker), given, deleted)
+            changed += [broker] if mine else []
+        except Refusal as refusal:
+            rates = " and ".join(sorted({each.given for each in ours.values()}))
+            problems.append(f"the rate of {rates} B/s on broker {broker} stays: {refusal}")
+            left |= {(broker, key): each for key, each in ours.items()}
+    return left, tuple(changed), tuple(problems)
+
+
+async def _alter(
+    admin: Admin,
+    kind: Resource,
+    name: str,
+    given: Mapping[str, str],
+    deleted: Iterable[str] = (),
+) -> None:
+    if not given and not deleted:
+        return
+    try:
+        await admin.alter_configs(kind, name, given=given, deleted=list(deleted))
+    except Refused as refused:
+        if kind is Resource.TOPIC and refused.code is ErrorCode.unknown_topic_or_partition:
+            if given:
+                raise Refused(refused.code, f"topic {name!r} does not exist any more") from None
+            return  # its settings went with it
+        raise

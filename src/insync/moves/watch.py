@@ -1,0 +1,137 @@
+"""Looking at moves again and again until they are over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from insync.client import log_sizes
+from insync.client.admin import Admin
+from insync.client.log_sizes import Sizes
+from insync.moves import cluster as clusters
+from insync.moves import throttle as throttles
+from insync.moves.cluster import ClusterNow
+from insync.moves.progress import Copy, CopySeen, History, Look, Sample
+from insync.rules.move_plan import Move, TopicPartition
+from insync.rules.refusals import Refusal
+from insync.rules.values import BrokerId
+
+LOOK_EVERY_S = 1.0
+LIMITS_EVERY_MS = 5_000
+PATIENCE_MS = 30_000
+
+Show = Callable[[Look], None]
+
+
+class Watch:
+    """Follows the replicas that moves make."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        moving: Mapping[TopicPartition, Move],
+        *,
+        clock_ms: Callable[[], int],
+        patience_ms: int = PATIENCE_MS,
+    ) -> None:
+        self._admin = admin
+        self._copies: list[Copy] = [
+            (partition, broker)
+            for partition in sorted(moving)
+            for broker in sorted(moving[partition].destinations)
+        ]
+        self._clock_ms = clock_ms
+        self._history = History(patience_ms=patience_ms)
+        self._limits: dict[tuple[BrokerId, str], int] = {}
+        self._limits_at_ms: int | None = None
+
+    async def look(self, cluster: ClusterNow) -> Look:
+        """One look; `cluster` is fresh."""
+        sizes = await self._sizes(cluster)
+        await self._read_limits(cluster)
+        sample = Sample(
+            at_ms=self._clock_ms(),
+            copies={copy: _seen(copy, cluster, sizes) for copy in self._copies},
+            limits_in=self._limit(throttles.FOLLOWER_RATE),
+            limits_out=self._limit(throttles.LEADER_RATE),
+            silent=sizes.problems,
+        )
+        return self._history.add(sample)
+
+    async def _sizes(self, cluster: ClusterNow) -> Sizes:
+        wanted: dict[BrokerId, list[TopicPartition]] = {}
+        for partition, broker in self._copies:
+            now = cluster.partitions.get(partition)
+            if now is None:
+                continue
+            for each in {broker, now.leader} - {None}:
+                assert each is not None, "taken out"
+                if partition not in wanted.setdefault(each, []):
+                    wanted[each].append(partition)
+        return await log_sizes.look(self._admin.connections, wanted)
+
+    async def _read_limits(self, cluster: ClusterNow) -> None:
+        """Not at every look: a broker tells all its settings or none."""
+        now_ms = self._clock_ms()
+        if self._limits_at_ms is not None and now_ms < self._limits_at_ms + LIMITS_EVERY_MS:
+            return
+        leaders = {
+            cluster.partitions[partition].leader
+            for partition, _ in self._copies
+            if partition in cluster.partitions
+        }
+        brokers = {broker for _, broker in self._copies} | leaders
+        alive = {each for each in brokers if each is not None and each in cluster.alive}
+        self._limits = await throttles.limits_of(self._admin, alive)
+        self._limits_at_ms = now_ms
+
+    def _limit(self, key: str) -> dict[BrokerId, int]:
+        return {broker: rate for (broker, name), rate in self._limits.items() if name == key}
+
+
+def _seen(copy: Copy, cluster: ClusterNow, sizes: Sizes) -> CopySeen:
+    partition, broker = copy
+    now = cluster.partitions.get(partition)
+    if now is None:  # its topic was deleted
+        return CopySeen(
+            leader=None, leader_bytes=None, own_bytes=None, is_level=False, is_moving=False
+        )
+    leader = now.leader
+    ends = (
+        None if leader is None else sizes.end_on(leader, partition),
+        sizes.end_on(broker, partition),
+    )
+    return CopySeen(
+        leader=leader,
+        leader_bytes=None if leader is None else sizes.bytes_on(leader, partition),
+        own_bytes=sizes.bytes_on(broker, partition),
+        is_level=ends[0] is not None and ends[1] is not None and ends[1] >= ends[0],
+        is_moving=now.move is not None and broker in now.move.adding,
+    )
+
+
+async def watch_moves(
+    admin: Admin,
+    moving: Mapping[TopicPartition, Move],
+    partitions: frozenset[TopicPartition],
+    *,
+    show: Show,
+    complain: Callable[[str], None],
+    clock_ms: Callable[[], int],
+    patience_ms: int = PATIENCE_MS,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> ClusterNow:
+    """Until none of these partitions moves any more; the cluster as it is then.
+
+    A cluster that cannot be asked for a while is asked again: the move goes on without us.
+    """
+    watch = Watch(admin, moving, clock_ms=clock_ms, patience_ms=patience_ms)
+    while True:
+        try:
+            cluster = await clusters.look(admin)
+            show(await watch.look(cluster))
+            if not partitions & cluster.active.keys():
+                return cluster
+        except Refusal as refusal:
+            complain(str(refusal))
+        await pause(LOOK_EVERY_S)
