@@ -16,6 +16,7 @@ from insync.client import reassignments
 from insync.client.admin import Admin
 from insync.moves import cluster as clusters
 from insync.moves import execute as moves
+from insync.moves import measure, planning
 from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow
 from insync.moves.execute import Prepared, Standing
@@ -88,6 +89,7 @@ async def execute(admin: Admin, asked: Asked) -> Told:
     prepared = moves.prepare(cluster, asked.plan, is_additional=asked.is_additional)
     if asked.throttle_bytes_per_s is not None and not asked.force:
         moves.check_rates_can_be_set(cluster, prepared)
+        await _check_safe(admin, asked, cluster, prepared, asked.throttle_bytes_per_s)
     file = asked.journal(cluster)
     await moves.start(
         admin,
@@ -113,6 +115,23 @@ async def execute(admin: Admin, asked: Asked) -> Told:
         sys.stdout.flush()
     seen = await _watch(admin, asked, prepared.moving, frozenset(asked.plan))
     return Told(data={**data, **seen.data}, text=seen.text, exit_code=seen.exit_code)
+
+
+async def _check_safe(
+    admin: Admin, asked: Asked, cluster: ClusterNow, prepared: Prepared, quota_bytes_per_s: int
+) -> None:
+    """Worth some seconds: a throttle below what comes in never ends, and is found out late."""
+    if not asked.as_json:
+        sys.stderr.write(f"insync: measuring what comes in for {asked.measure_s} s\n")
+    measured = await measure.measure(admin, cluster, for_s=asked.measure_s, clock_ms=monotonic_ms)
+    seen = planning.outlook(
+        cluster, prepared.moving, measured, network_bytes_per_s=asked.network_bytes_per_s
+    )
+    planning.check_safe(seen, quota_bytes_per_s)
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _started_text(asked: Asked, prepared: Prepared, *, has_lease: bool) -> str:
@@ -154,7 +173,7 @@ async def _watch(
                 partitions,
                 show=show,
                 complain=screen.complain,
-                clock_ms=lambda: time.monotonic_ns() // 1_000_000,
+                clock_ms=monotonic_ms,
                 patience_ms=asked.stuck_after_s * 1_000,
             )
         except asyncio.CancelledError:  # which is what Ctrl-C comes as

@@ -1,0 +1,212 @@
+"""What a plan means on a cluster: bytes, times, which throttle is safe, what to beware of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from insync.client.admin import Admin
+from insync.moves import throttle as throttles
+from insync.moves.cluster import ClusterNow
+from insync.moves.measure import Measured
+from insync.moves.progress import rate_text
+from insync.rules.move_estimates import (
+    SafeRange,
+    ThrottleVerdict,
+    move_time_ms,
+    response_bytes_limit,
+    response_bytes_limit_by_quota,
+    safe_range,
+)
+from insync.rules.move_loads import BrokerLoad, loads, total_time_ms
+from insync.rules.move_plan import Move, TopicPartition, brokers_involved, move_ratio
+from insync.rules.refusals import Refusal
+from insync.rules.values import BrokerId
+from insync.wire.configs import Resource
+
+UNLIMITED_BYTES_PER_S = 2**63 - 1
+RESPONSE_BYTES = "replica.fetch.response.max.bytes"
+WINDOWS = "replication.quota.window.num"
+WINDOW_S = "replication.quota.window.size.seconds"
+TIGHT = Fraction(5, 4)  # less than a quarter above what comes in: any rise of it stops the move
+
+
+class UnsafeThrottle(Refusal):
+    """Outside of the document's range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A plan on a cluster as measured; nothing about a throttle yet."""
+
+    ratio: Fraction
+    partitions_to_move: int
+    partitions_total: int
+    loads: Mapping[BrokerId, BrokerLoad]
+    log_bytes_per_broker: int
+    brokers: int
+    client_bytes_in_max: int
+    inbound_bytes_per_s: int  # the document's IN, of what the throttle must carry
+    inbound_at: BrokerId | None
+    range: SafeRange
+
+    @property
+    def bytes_to_move(self) -> int:
+        return sum(load.in_bytes for load in self.loads.values())
+
+    def document_time_ms(self, quota_bytes_per_s: int) -> int | None:
+        return move_time_ms(
+            move_ratio=self.ratio,
+            log_bytes_per_broker=self.log_bytes_per_broker,
+            brokers=self.brokers,
+            quota_bytes_per_s=quota_bytes_per_s,
+            bytes_in_per_s_max=self.client_bytes_in_max,
+        )
+
+    def time_ms(self, quota_bytes_per_s: int) -> int | None:
+        return total_time_ms(self.loads.values(), quota_bytes_per_s)
+
+    def quota_to_finish(self, within_s: int) -> int:
+        needed = max((load.quota_to_finish(within_s) for load in self.loads.values()), default=0)
+        return max(needed, self.range.lowest)
+
+    def verdict(self, quota_bytes_per_s: int) -> str:
+        match self.range.verdict(quota_bytes_per_s):
+            case ThrottleVerdict.CANNOT_FINISH:
+                return "cannot finish"
+            case ThrottleVerdict.STARVES_CLIENTS:
+                return "starves clients"
+            case ThrottleVerdict.SAFE:
+                is_tight = quota_bytes_per_s < self.inbound_bytes_per_s * TIGHT
+                return "tight" if is_tight else "safe"
+
+
+def outlook(
+    cluster: ClusterNow,
+    moving: Mapping[TopicPartition, Move],
+    measured: Measured,
+    *,
+    network_bytes_per_s: int | None,
+) -> Outlook:
+    found = loads(moving, leaders=measured.leaders, sizes=measured.sizes, rates=measured.rates)
+    brokers = max(1, len(measured.log_bytes))
+    inbound = {broker: load.inbound_bytes_per_s for broker, load in found.items()}
+    worst = max(sorted(inbound), key=lambda broker: inbound[broker], default=None)
+    lowest = 0 if worst is None else inbound[worst]
+    room = safe_range(
+        bytes_in_per_s=max(
+            (measured.all_bytes_in(broker, cluster) for broker in brokers_involved(moving)),
+            default=0,
+        ),
+        network_bytes_per_s=network_bytes_per_s or UNLIMITED_BYTES_PER_S,
+        replication_factor=max(
+            (len(cluster.partitions[partition].replicas) for partition in moving), default=1
+        ),
+    )
+    return Outlook(
+        ratio=move_ratio(partitions_to_move=len(moving), partitions_total=len(cluster.partitions)),
+        partitions_to_move=len(moving),
+        partitions_total=len(cluster.partitions),
+        loads=found,
+        log_bytes_per_broker=sum(measured.log_bytes.values()) // brokers,
+        brokers=brokers,
+        client_bytes_in_max=max(map(measured.client_bytes_in, measured.log_bytes), default=0),
+        inbound_bytes_per_s=lowest,
+        inbound_at=worst,
+        range=SafeRange(
+            above_bytes_per_s=Fraction(lowest), below_bytes_per_s=room.below_bytes_per_s
+        ),
+    )
+
+
+def check_safe(seen: Outlook, quota_bytes_per_s: int) -> None:
+    """Refuse a quota that cannot work, in one line that says which one would."""
+    match seen.range.verdict(quota_bytes_per_s):
+        case ThrottleVerdict.CANNOT_FINISH:
+            raise UnsafeThrottle(
+                f"a throttle of {rate_text(quota_bytes_per_s)} cannot finish: inbound "
+                f"{rate_text(seen.inbound_bytes_per_s)} on broker {seen.inbound_at} is not below "
+                f"it; use at least {seen.range.lowest}, or --force"
+            )
+        case ThrottleVerdict.STARVES_CLIENTS:
+            raise UnsafeThrottle(
+                f"a throttle of {rate_text(quota_bytes_per_s)} leaves clients too little of the "
+                f"network; use at most {seen.range.highest}, or --force"
+            )
+        case ThrottleVerdict.SAFE:
+            pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """What of a broker's settings the document's fifth question asks about."""
+
+    response_bytes_max: int
+    window_s: int
+
+
+async def fetch_settings(
+    admin: Admin, brokers: Iterable[BrokerId]
+) -> dict[BrokerId, FetchSettings]:
+    found = {}
+    for broker in sorted(brokers):
+        values = {
+            each.name: int(each.value)
+            for each in await admin.configs(Resource.BROKER, str(broker))
+            if each.name in (RESPONSE_BYTES, WINDOWS, WINDOW_S) and each.value is not None
+        }
+        found[broker] = FetchSettings(
+            response_bytes_max=values.get(RESPONSE_BYTES, 10 * 1024 * 1024),
+            window_s=values.get(WINDOWS, 11) * values.get(WINDOW_S, 1),
+        )
+    return found
+
+
+def response_warnings(
+    settings: Mapping[BrokerId, FetchSettings],
+    *,
+    quota_bytes_per_s: int,
+    network_bytes_per_s: int | None,
+    brokers: int,
+) -> list[str]:
+    """Both forms of the fifth question's constraint."""
+    broken: dict[tuple[int, int, int], list[BrokerId]] = {}
+    for broker, each in sorted(settings.items()):
+        limit = Fraction(
+            response_bytes_limit_by_quota(
+                quota_bytes_per_s=quota_bytes_per_s, window_s=each.window_s
+            )
+        )
+        if network_bytes_per_s is not None:
+            full = response_bytes_limit(
+                brokers=brokers,
+                quota_bytes_per_s=quota_bytes_per_s,
+                network_bytes_per_s=network_bytes_per_s,
+                window_s=each.window_s,
+            )
+            limit = min(limit, full)
+        if each.response_bytes_max >= limit:
+            key = each.response_bytes_max, each.window_s, -(-limit // 1)
+            broken.setdefault(key, []).append(broker)
+    return [
+        f"{RESPONSE_BYTES} is {response_bytes} on broker {', '.join(map(str, where))}: at "
+        f"{quota_bytes_per_s} B/s the first responses take longer than the throttle's window of "
+        f"{window_s} s; set it below {limit}"
+        for (response_bytes, window_s, limit), where in broken.items()
+    ]
+
+
+async def rate_warnings(admin: Admin, brokers: Iterable[BrokerId]) -> list[str]:
+    """The fourth question: asymmetric throttles can stop a move when leaders change."""
+    limits = await throttles.limits_of(admin, brokers)
+    warnings = []
+    for key in throttles.RATES:
+        rates = {broker: limits.get((broker, key)) for broker in sorted(brokers)}
+        if len(set(rates.values())) > 1:
+            told = ", ".join(
+                f"{'none' if rate is None else rate} on broker {broker}"
+                for broker, rate in rates.items()
+            )
+            warnings.append(f"{key} is not the same on all brokers involved: {told}")
+    return warnings
