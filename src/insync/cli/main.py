@@ -32,6 +32,7 @@ COMMANDS = (
     "reassign",
     "replicas",
     "telemetry",
+    "throttle",
 )
 
 

@@ -8,7 +8,7 @@ from insync.client.admin import Move
 from insync.moves.cluster import ClusterNow
 from insync.moves.execute import Standing
 from insync.moves.plan_file import Plan, plan_json
-from insync.moves.throttle import Ended
+from insync.moves.throttle import ALL_BROKERS, Ended
 from insync.rules.move_plan import TopicPartition
 from insync.rules.values import BrokerId
 
@@ -88,9 +88,12 @@ def cancelled(partitions: Iterable[TopicPartition]) -> str:
 
 def cleared(ended: Ended) -> str:
     lines = []
-    if ended.brokers:
-        plural = "s" if len(ended.brokers) > 1 else ""
-        lines.append(f"Clearing broker-level throttles on broker{plural} {_brokers(ended.brokers)}")
+    brokers = [each for each in ended.brokers if each != ALL_BROKERS]
+    if brokers:
+        plural = "s" if len(brokers) > 1 else ""
+        lines.append(f"Clearing broker-level throttles on broker{plural} {_brokers(brokers)}")
+    if ALL_BROKERS in ended.brokers:
+        lines.append("Clearing the default throttle of all brokers")
     if ended.topics:
         plural = "s" if len(ended.topics) > 1 else ""
         lines.append(f"Clearing topic-level throttles on topic{plural} {','.join(ended.topics)}")

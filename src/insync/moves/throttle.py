@@ -40,6 +40,9 @@ FOLLOWER_LIST: Final = "follower.replication.throttled.replicas"
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 LISTS: Final = (LEADER_LIST, FOLLOWER_LIST)
 
+ALL_BROKERS: Final = BrokerId(-1)
+"""The default of all brokers: the only rate that can be set for one that is not there yet."""
+
 
 class CannotThrottle(Refusal):
     """A throttle that cannot be set everywhere it must be."""
@@ -130,8 +133,10 @@ async def rates_of(admin: Admin, brokers: Iterable[BrokerId]) -> dict[tuple[Brok
     """The rates that brokers have of their own."""
     found = {}
     for broker in sorted(brokers):
-        for each in await admin.configs(Resource.BROKER, str(broker)):
-            is_own = each.source is ConfigSource.DYNAMIC_BROKER
+        is_default = broker == ALL_BROKERS
+        own = ConfigSource.DYNAMIC_DEFAULT_BROKER if is_default else ConfigSource.DYNAMIC_BROKER
+        for each in await admin.configs(Resource.BROKER, _entity(broker)):
+            is_own = each.source is own
             if each.name in RATES and is_own and each.value is not None:
                 found[broker, each.name] = each.value
     return found
@@ -186,8 +191,12 @@ async def set_throttle(
     file.write(after(before))
     try:
         for broker in throttle.brokers:
-            given = {key: str(throttle.rates[broker, key]) for key in RATES}
-            await _alter(admin, Resource.BROKER, str(broker), given)
+            given = {
+                key: str(throttle.rates[broker, key])
+                for key in RATES
+                if (broker, key) in throttle.rates
+            }
+            await _alter(admin, Resource.BROKER, _entity(broker), given)
         for topic in sorted({topic for topic, _ in throttle.lists}):
             await _alter(admin, Resource.TOPIC, topic, _longer_lists(topic, throttle, lists))
     except Refusal as refusal:
@@ -310,13 +319,18 @@ async def _end_rates(
             mine = {key: each for key, each in ours.items() if now.get((broker, key)) == each.given}
             given = {key: each.before for key, each in mine.items() if each.before is not None}
             deleted = [key for key, each in mine.items() if each.before is None]
-            await _alter(admin, Resource.BROKER, str(broker), given, deleted)
+            await _alter(admin, Resource.BROKER, _entity(broker), given, deleted)
             changed += [broker] if mine else []
         except Refusal as refusal:
             rates = " and ".join(sorted({each.given for each in ours.values()}))
-            problems.append(f"the rate of {rates} B/s on broker {broker} stays: {refusal}")
+            where = "all brokers" if broker == ALL_BROKERS else f"broker {broker}"
+            problems.append(f"the rate of {rates} B/s on {where} stays: {refusal}")
             left |= {(broker, key): each for key, each in ours.items()}
     return left, tuple(changed), tuple(problems)
+
+
+def _entity(broker: BrokerId) -> str:
+    return "" if broker == ALL_BROKERS else str(broker)
 
 
 async def _alter(

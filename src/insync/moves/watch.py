@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from insync.client import log_sizes
-from insync.client.admin import Admin
+from insync.client.admin import Admin, Partition
 from insync.client.log_sizes import Sizes
 from insync.moves import cluster as clusters
 from insync.moves import throttle as throttles
@@ -21,6 +21,17 @@ LIMITS_EVERY_MS = 5_000
 PATIENCE_MS = 30_000
 
 Show = Callable[[Look], None]
+IsMoving = Callable[[Partition, BrokerId], bool]
+
+
+def is_added(partition: Partition, broker: BrokerId) -> bool:
+    """A replica that a reassignment makes."""
+    return partition.move is not None and broker in partition.move.adding
+
+
+def is_out_of_sync(partition: Partition, broker: BrokerId) -> bool:
+    """A replica that has yet to catch up, whatever for."""
+    return broker not in partition.isr
 
 
 class Watch:
@@ -33,8 +44,10 @@ class Watch:
         *,
         clock_ms: Callable[[], int],
         patience_ms: int = PATIENCE_MS,
+        is_moving: IsMoving = is_added,
     ) -> None:
         self._admin = admin
+        self._is_moving = is_moving
         self._copies: list[Copy] = [
             (partition, broker)
             for partition in sorted(moving)
@@ -51,7 +64,7 @@ class Watch:
         await self._read_limits(cluster)
         sample = Sample(
             at_ms=self._clock_ms(),
-            copies={copy: _seen(copy, cluster, sizes) for copy in self._copies},
+            copies={copy: self._seen(copy, cluster, sizes) for copy in self._copies},
             limits_in=self._limit(throttles.FOLLOWER_RATE),
             limits_out=self._limit(throttles.LEADER_RATE),
             silent=sizes.problems,
@@ -88,26 +101,25 @@ class Watch:
     def _limit(self, key: str) -> dict[BrokerId, int]:
         return {broker: rate for (broker, name), rate in self._limits.items() if name == key}
 
-
-def _seen(copy: Copy, cluster: ClusterNow, sizes: Sizes) -> CopySeen:
-    partition, broker = copy
-    now = cluster.partitions.get(partition)
-    if now is None:  # its topic was deleted
-        return CopySeen(
-            leader=None, leader_bytes=None, own_bytes=None, is_level=False, is_moving=False
+    def _seen(self, copy: Copy, cluster: ClusterNow, sizes: Sizes) -> CopySeen:
+        partition, broker = copy
+        now = cluster.partitions.get(partition)
+        if now is None:  # its topic was deleted
+            return CopySeen(
+                leader=None, leader_bytes=None, own_bytes=None, is_level=False, is_moving=False
+            )
+        leader = now.leader
+        ends = (
+            None if leader is None else sizes.end_on(leader, partition),
+            sizes.end_on(broker, partition),
         )
-    leader = now.leader
-    ends = (
-        None if leader is None else sizes.end_on(leader, partition),
-        sizes.end_on(broker, partition),
-    )
-    return CopySeen(
-        leader=leader,
-        leader_bytes=None if leader is None else sizes.bytes_on(leader, partition),
-        own_bytes=sizes.bytes_on(broker, partition),
-        is_level=ends[0] is not None and ends[1] is not None and ends[1] >= ends[0],
-        is_moving=now.move is not None and broker in now.move.adding,
-    )
+        return CopySeen(
+            leader=leader,
+            leader_bytes=None if leader is None else sizes.bytes_on(leader, partition),
+            own_bytes=sizes.bytes_on(broker, partition),
+            is_level=ends[0] is not None and ends[1] is not None and ends[1] >= ends[0],
+            is_moving=self._is_moving(now, broker),
+        )
 
 
 async def watch_moves(

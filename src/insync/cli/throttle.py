@@ -1,0 +1,100 @@
+"""`insync throttle`: hold a bootstrapping broker back until it has caught up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from insync.cli import move_view, quantities, reassign_lines
+from insync.cli.admin import BootstrapServer, CommandConfig, ask
+from insync.cli.answer import Answer, JsonFlag, WrongUsage
+from insync.cli.reassign_do import Told, ended_data, monotonic_ms, problems_text
+from insync.client.admin import Admin
+from insync.moves import bootstrap as bootstrapping
+from insync.moves import cluster as clusters
+from insync.moves import measure, planning
+from insync.moves.journal import JournalFile, state_directory
+from insync.rules.values import BrokerId
+
+
+def register(on: typer.Typer) -> None:
+    on.command("throttle")(throttle)
+
+
+def throttle(
+    bootstrap_server: BootstrapServer,
+    command_config: CommandConfig = None,
+    *,
+    broker: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The broker's id.")],
+    bootstrap: Annotated[
+        bool, typer.Option("--bootstrap", help="Until all its replicas are in sync.")
+    ] = False,
+    throttle: Annotated[
+        str,
+        typer.Option(
+            "--throttle", "--replication-quota", metavar="B/s", help="The most it may take."
+        ),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when more than that comes in.")
+    ] = False,
+    measure_for: Annotated[
+        str, typer.Option(metavar="10s", help="How long to measure what comes in.")
+    ] = "10s",
+    stuck_after: Annotated[
+        str, typer.Option(metavar="30s", help="Say so when the lag stops falling so long.")
+    ] = "30s",
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Throttle a broker that fills itself anew, watch it, and take the throttle away again."""
+    if not bootstrap:
+        raise WrongUsage("give --bootstrap: a throttle lasts until the broker has caught up")
+    bytes_per_s = quantities.rate(throttle, flag="--throttle")
+    measure_s = quantities.seconds(measure_for, flag="--measure-for")
+    patience_ms = 1_000 * quantities.seconds(stuck_after, flag="--stuck-after")
+
+    async def run(admin: Admin) -> Told:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _this_task().cancel)
+        cluster = await clusters.look(admin)
+        number = BrokerId(broker)
+        copies = bootstrapping.copies_of(cluster, number)
+        if not force:
+            if not as_json:
+                sys.stderr.write(f"insync: measuring what comes in for {measure_s} s\n")
+            measured = await measure.measure(admin, cluster, for_s=measure_s, clock_ms=monotonic_ms)
+            seen = planning.outlook(cluster, copies, measured, network_bytes_per_s=None)
+            planning.check_safe(seen, bytes_per_s)
+        with move_view.screen(as_json=as_json) as screen:
+            has_caught_up, ended = await bootstrapping.bootstrap(
+                admin,
+                JournalFile(state_directory(os.environ), cluster.cluster_id),
+                cluster,
+                number,
+                bytes_per_s=bytes_per_s,
+                show=screen.show,
+                complain=screen.complain,
+                clock_ms=monotonic_ms,
+                patience_ms=patience_ms,
+            )
+        words = "has caught up" if has_caught_up else "has NOT caught up"
+        return Told(
+            data={"broker": broker, "caught_up": has_caught_up, **ended_data(ended)},
+            text=f"Broker {broker} {words}.\n"
+            + reassign_lines.cleared(ended)
+            + problems_text(ended),
+            exit_code=0 if has_caught_up and not ended.problems else 1,
+        )
+
+    told = ask(bootstrap_server, command_config, run)
+    return Answer(data=told.data, view=told.text, as_json=as_json, exit_code=told.exit_code)
+
+
+def _this_task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    assert task is not None, "we run in one"
+    return task
