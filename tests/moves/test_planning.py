@@ -1,0 +1,142 @@
+"""What a plan means, on a cluster whose figures are given: the document's examples."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from one_cluster import cluster_now, ids, partition
+
+from insync.client.log_sizes import LogSize, Sizes
+from insync.moves import planning
+from insync.moves.execute import (
+    CannotThrottle,
+    MovesUnderWay,
+    Standing,
+    check_rates_can_be_set,
+    check_topics_exist,
+    prepare,
+    standing,
+)
+from insync.moves.measure import between
+from insync.moves.planning import FetchSettings, UnsafeThrottle, response_warnings
+from insync.rules.refusals import BadPlan
+from insync.rules.values import BrokerId
+
+MB = 1_000_000
+ONE, TWO = BrokerId(1), BrokerId(2)
+TEN = [partition(number) for number in range(10)]
+
+
+def sizes(mb: float, messages: int) -> Sizes:
+    log = LogSize(end=messages, size_bytes=int(mb * MB))
+    return Sizes(of={ONE: dict.fromkeys(TEN, log), TWO: {}}, problems={})
+
+
+def seen(network: int | None = None, *, inbound_mb: float = 2) -> planning.Outlook:
+    """Ten partitions of 30 MB from 1 to 2, r=1, with 2 MB/s coming in."""
+    cluster = cluster_now(dict.fromkeys(TEN, (1,)), alive=[1, 2])
+    prepared = prepare(cluster, dict.fromkeys(TEN, ids([2])), is_additional=False)
+    first, last = sizes(30 - inbound_mb, 90), sizes(30, 100)
+    measured = between(cluster, last, first, elapsed_ms=10_000)
+    return planning.outlook(cluster, prepared.moving, measured, network_bytes_per_s=network)
+
+
+def test_the_documents_formula_and_each_brokers_own() -> None:
+    found = seen()
+    assert found.ratio == 1
+    assert found.bytes_to_move == 300 * MB
+    assert found.inbound_bytes_per_s == 2 * MB
+    assert found.client_bytes_in_max == 2 * MB
+    assert found.log_bytes_per_broker == 150 * MB
+    # MoveRatio x TotalLogSizePerBroker x #Brokers / (quota - max(BytesInPerSec))
+    assert found.document_time_ms(12 * MB) == 30_000
+    assert found.time_ms(12 * MB) == 30_000
+    assert found.quota_to_finish(30) == 12 * MB
+
+
+def test_verdicts() -> None:
+    found = seen(network=125 * MB)
+    assert found.range.below_bytes_per_s == Fraction(123 * MB)
+    assert found.verdict(2 * MB) == "cannot finish"
+    assert found.verdict(2 * MB + 1) == "tight"
+    assert found.verdict(2_499_999) == "tight"
+    assert found.verdict(2_500_000) == "safe"
+    assert found.verdict(123 * MB) == "starves clients"
+    planning.check_safe(found, 2 * MB + 1)
+    with pytest.raises(UnsafeThrottle, match=r"2 MB/s on broker 1 .* use at least 2000001"):
+        planning.check_safe(found, 2 * MB)
+    with pytest.raises(UnsafeThrottle, match="use at most 122999999, or --force"):
+        planning.check_safe(found, 124 * MB)
+
+
+def test_a_log_that_retention_cut_is_measured_by_its_offsets() -> None:
+    """Ten messages of a hundred came while the log lost two thirds of its bytes."""
+    cluster = cluster_now(dict.fromkeys(TEN, (1,)), alive=[1, 2])
+    measured = between(cluster, sizes(10, 100), sizes(30, 90), elapsed_ms=1_000)
+    assert measured.rates[TEN[0]] == 10 * 30 * MB // 100
+
+
+def test_partitions_without_a_leader_or_a_size_are_left_out() -> None:
+    cluster = cluster_now({partition(0): [2], partition(1): [1]}, alive=[1, 2])
+    measured = between(cluster, sizes(30, 1), None, elapsed_ms=1)
+    assert dict(measured.sizes) == {partition(1): 30 * MB}
+
+
+def test_the_fifth_question() -> None:
+    """Five nodes at 1 MB/s with a window of 10 s bear 10 MB; 500 nodes on 100 MB/s bear 2 MB."""
+    at_limit = {ONE: FetchSettings(response_bytes_max=10 * MB, window_s=10)}
+    below = {ONE: FetchSettings(response_bytes_max=10 * MB - 1, window_s=10)}
+    quota = {"quota_bytes_per_s": MB}
+    assert response_warnings(below, **quota, network_bytes_per_s=None, brokers=5) == []
+    (told,) = response_warnings(at_limit, **quota, network_bytes_per_s=None, brokers=5)
+    assert "set it below 10000000" in told
+    assert response_warnings(below, **quota, network_bytes_per_s=100 * MB, brokers=5) == []
+    (told,) = response_warnings(below, **quota, network_bytes_per_s=100 * MB, brokers=500)
+    assert "set it below 2000000" in told
+
+
+# Before anything is changed.
+
+
+def test_plans_that_do_not_fit() -> None:
+    cluster = cluster_now({partition(0): [1, 2]})
+    for plan, complaint in (
+        ({partition(0): ids([1, 9])}, "t-0: broker 9 is not known; this cluster has 1, 2, 3"),
+        ({partition(7): ids([1])}, "t-7 does not exist; take it out of the plan"),
+        ({partition(0, "gone"): ids([1])}, "gone-0 does not exist"),
+    ):
+        with pytest.raises(BadPlan, match=complaint):
+            prepare(cluster, plan, is_additional=False)
+    with pytest.raises(BadPlan, match="topic 'gone' does not exist"):
+        check_topics_exist(cluster, ["t", "gone"])
+
+
+def test_moves_under_way() -> None:
+    cluster = cluster_now({partition(0): [1, 2, 3]}, moving={partition(0): ([3], [1])})
+    plan = {partition(0): ids([3, 2])}
+    with pytest.raises(MovesUnderWay, match=r"under way \(t-0\); .* --additional"):
+        prepare(cluster, plan, is_additional=False)
+    prepared = prepare(cluster, plan, is_additional=True)
+    assert prepared.moving[partition(0)].sources == {1, 2}
+
+
+def test_a_broker_that_is_down_cannot_be_given_a_rate() -> None:
+    cluster = cluster_now({partition(0): [1, 2]}, alive=[1, 3])
+    prepared = prepare(cluster, {partition(0): ids([1, 3])}, is_additional=False)
+    with pytest.raises(CannotThrottle, match="broker 2 is down, so its rate cannot be set"):
+        check_rates_can_be_set(cluster, prepared)
+
+
+def test_how_a_plan_stands() -> None:
+    cluster = cluster_now(
+        {partition(0): [3, 2], partition(1): [1, 2, 3], partition(2): [1, 2]},
+        moving={partition(1): ([3], [1])},
+    )
+    plan = {partition(number): ids([3, 2]) for number in range(4)}
+    assert list(standing(cluster, plan).values()) == [
+        Standing.COMPLETED,
+        Standing.IN_PROGRESS,
+        Standing.ELSEWHERE,
+        Standing.GONE,
+    ]
