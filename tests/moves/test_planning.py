@@ -10,7 +10,6 @@ from one_cluster import cluster_now, ids, partition
 from insync.client.log_sizes import LogSize, Sizes
 from insync.moves import planning
 from insync.moves.execute import (
-    CannotThrottle,
     MovesUnderWay,
     Standing,
     check_rates_can_be_set,
@@ -20,6 +19,7 @@ from insync.moves.execute import (
 )
 from insync.moves.measure import between
 from insync.moves.planning import FetchSettings, UnsafeThrottle, response_warnings
+from insync.moves.throttle import CannotThrottle
 from insync.rules.refusals import BadPlan
 from insync.rules.values import BrokerId
 
