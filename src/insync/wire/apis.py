@@ -15,6 +15,7 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -23,6 +24,7 @@ class Api(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -72,6 +74,14 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
     }
 )
 
+# What our tools ask of other people's brokers, and ours do not answer.
+ASKED_OF_OTHERS: Final[Mapping[Api, range]] = MappingProxyType(
+    {
+        Api.SASL_HANDSHAKE: _through(1, 1),
+        Api.SASL_AUTHENTICATE: _through(0, 2),
+    }
+)
+
 PRODUCE_VERSIONS: Final = _through(3, 13)
 FETCH_VERSIONS: Final = SUPPORTED[Api.FETCH]
 
@@ -81,6 +91,7 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
     Api.FETCH: 12,
     Api.LIST_OFFSETS: 6,
     Api.METADATA: 9,
+    Api.SASL_HANDSHAKE: _NEVER,
     Api.API_VERSIONS: 3,
     Api.CREATE_TOPICS: 5,
     Api.DELETE_TOPICS: 4,
@@ -89,6 +100,7 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
     Api.DESCRIBE_CONFIGS: 4,
     Api.ALTER_CONFIGS: 2,
     Api.DESCRIBE_LOG_DIRS: 2,
+    Api.SASL_AUTHENTICATE: 2,
     Api.CREATE_PARTITIONS: 2,
     Api.ELECT_LEADERS: 2,
     Api.INCREMENTAL_ALTER_CONFIGS: 1,

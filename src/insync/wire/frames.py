@@ -16,6 +16,7 @@ FRAME_BYTES_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
 LENGTH_BYTES: Final = 4
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
+_TLS_ALERT: Final = b"\x15\x03"
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"PRI ")
 
 
@@ -81,6 +82,8 @@ class FrameBuffer:
 def _complaint(prefix: bytes, length: int, bytes_max: int) -> str:
     if prefix.startswith(_TLS_HANDSHAKE):
         return "the peer speaks TLS to a plaintext listener; set its security.protocol to PLAINTEXT"
+    if prefix.startswith(_TLS_ALERT):
+        return "the peer's listener speaks TLS; set security.protocol to SSL or SASL_SSL"
     if prefix in _HTTP_METHODS:
         return "the peer speaks HTTP; this is a listener for Kafka clients"
     return f"a frame of {length} bytes; the least is 1 and the most {bytes_max}"

@@ -1,0 +1,278 @@
+"""KIP-73's test plan, with processes: p=100, replicas move at the rate the quota dictates.
+
+Each scenario has its plan as a file beside this one. How long a move takes is computed from the
+document's sentence alone: what there is to copy, by the quota less what keeps up under it. It is
+also held against the estimate of `insync reassign --plan`.
+
+A partition is fetched in pieces much smaller than itself here, as it would be in production: then
+all of them are under way until the end, which is what the document's formula is about.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_helpers import admin, eventually
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from insync.testing.cluster import Cluster
+
+pytestmark = [pytest.mark.process]
+
+INSYNC = Path(sys.executable).parent / "insync"
+PLANS = Path(__file__).parent / "plans"
+TOPIC = "moving"
+PARTITIONS = 100
+MB = 1_000_000
+QUOTA = 4 * MB
+INBOUND = 1 * MB
+MESSAGE_BYTES = 5_000
+SETTINGS = {
+    "replica.fetch.max.bytes": "32768",
+    "message.max.bytes": "65536",
+    "auto.leader.rebalance.enable": "false",
+    "telemetry.enable": "false",  # its own traffic would count as inbound
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    brokers: int
+    replicas: tuple[tuple[int, ...], ...]  # of partition 0, 1, ..., going round
+    plan: str
+    keeps_up: int  # copies of what is produced that the narrowest broker carries under the quota
+
+
+ONE_TO_THE_OTHER = Scenario(
+    brokers=2, replicas=((1,),), plan="one-node-to-the-other.json", keeps_up=1
+)
+# Broker 1 leads, and sends what is produced to the replica that stays and to the one that comes.
+ONE_TO_THE_OTHER_TWO = Scenario(
+    brokers=3, replicas=((1, 2), (1, 3)), plan="one-node-to-the-other-two.json", keeps_up=2
+)
+TWO_TO_ONE = Scenario(
+    brokers=3, replicas=((1, 2), (2, 1)), plan="two-nodes-to-one.json", keeps_up=1
+)
+
+
+def run(*arguments: str, timeout_s: float = 120) -> str:
+    done = subprocess.run(
+        [INSYNC, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def reassign(cluster: Cluster, *arguments: str) -> str:
+    return run("reassign", "--bootstrap-server", cluster.bootstrap, *arguments)
+
+
+def create(cluster: Cluster, scenario: Scenario) -> None:
+    around = scenario.replicas
+    assignment = [list(around[number % len(around)]) for number in range(PARTITIONS)]
+    client = admin(cluster)
+    topic = NewTopic(TOPIC, PARTITIONS, replica_assignment=assignment)
+    client.create_topics([topic])[TOPIC].result(10)
+
+
+def fill(cluster: Cluster, size_bytes: int) -> None:
+    producer = new_producer(cluster)
+    for number in range(size_bytes // MESSAGE_BYTES):
+        producer.produce(TOPIC, bytes(MESSAGE_BYTES), partition=number % PARTITIONS)
+        if number % 200 == 0:
+            producer.poll(0.001)
+    assert producer.flush(30) == 0
+
+
+def new_producer(cluster: Cluster) -> Any:
+    return Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "acks": "all",
+            "batch.size": 30_000,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 1_000_000,
+            "log_level": 0,
+        }
+    )
+
+
+@contextmanager
+def producing(cluster: Cluster, bytes_per_s: int) -> Iterator[None]:
+    """At a steady pace, round all partitions; nothing may fail."""
+    stop, failures = threading.Event(), []
+
+    def produce() -> None:
+        producer = new_producer(cluster)
+        began_s, count = time.monotonic(), 0
+        while not stop.wait(0.005):
+            due = (time.monotonic() - began_s) * bytes_per_s / MESSAGE_BYTES
+            while count < due:
+                producer.produce(TOPIC, bytes(MESSAGE_BYTES), partition=count % PARTITIONS)
+                count += 1
+            producer.poll(0)
+        if producer.flush(30):
+            failures.append("not all was acknowledged")
+
+    thread = threading.Thread(target=produce)
+    if bytes_per_s:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if bytes_per_s:
+            thread.join()
+    assert not failures
+
+
+def described(cluster: Cluster) -> dict[int, Any]:
+    found: dict[int, Any] = admin(cluster).list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+    return found
+
+
+def leaders_bytes(cluster: Cluster, scenario: Scenario) -> int:
+    """What there is to copy: the partitions as they were created, where they are led."""
+    around = scenario.replicas
+    return sum(
+        file.stat().st_size
+        for number in range(PARTITIONS)
+        for file in (
+            cluster.folder / f"broker-{around[number % len(around)][0]}" / f"{TOPIC}-{number}"
+        ).glob("*.log")
+    )
+
+
+def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) -> None:
+    """Move by the plan and hold its time against the document's and against our estimate."""
+    plan = PLANS / scenario.plan
+    targets = {
+        each["partition"]: each["replicas"] for each in json.loads(plan.read_text())["partitions"]
+    }
+    create(cluster, scenario)
+    fill(cluster, size_bytes)
+    with producing(cluster, inbound):
+        throttle = ("--throttle", str(QUOTA))
+        told = reassign(cluster, "--plan", str(plan), *throttle, "--measure-for", "2s", "--json")
+        estimate = json.loads(told)
+        flags = ("--no-watch", "--measure-for", "1s", *throttle)
+        execute = threading.Thread(
+            target=reassign,
+            args=(cluster, "--execute", "--reassignment-json-file", str(plan), *flags),
+        )
+        execute.start()
+
+        def has_begun() -> bool:
+            return any(
+                set(part.replicas) > set(targets[number])
+                for number, part in described(cluster).items()
+            )
+
+        def has_ended() -> bool:
+            return all(
+                part.replicas == targets[number] and set(part.isrs) == set(targets[number])
+                for number, part in described(cluster).items()
+            )
+
+        eventually(has_begun, within_s=30, what="the move begins")
+        began_s, begun_bytes = time.monotonic(), leaders_bytes(cluster, scenario)
+        expected_s = begun_bytes / (QUOTA - scenario.keeps_up * inbound)
+        eventually(has_ended, within_s=4 * expected_s, what="the move ends")
+        took_s = time.monotonic() - began_s
+        execute.join()
+    # What was produced after the estimate was asked for has to be copied as well.
+    estimated_s = estimate["throttles"]["given"]["per_broker_time_ms"] / 1_000
+    estimated_s *= begun_bytes / estimate["bytes_to_move"]
+    assert 0.95 <= expected_s / took_s <= 1.05
+    assert 0.95 <= took_s / estimated_s <= 1.15
+    eventually(lambda: not throttles_of(cluster), within_s=5, what="the throttle is gone")
+
+
+def throttles_of(cluster: Cluster) -> list[str]:
+    brokers = [("brokers", str(number)) for number in cluster.brokers]
+    found = []
+    for kind, name in [("topics", TOPIC), *brokers]:
+        address = ("--bootstrap-server", cluster.bootstrap, "--describe")
+        told = run("configs", *address, "--entity-type", kind, "--entity-name", name)
+        found += [line for line in told.splitlines() if "throttled" in line]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "size_mb", "inbound"),
+    [
+        pytest.param(ONE_TO_THE_OTHER, 40, 0, id="one-to-the-other"),
+        pytest.param(TWO_TO_ONE, 30, INBOUND, id="two-to-one-producing"),
+        pytest.param(
+            ONE_TO_THE_OTHER, 60, INBOUND, id="one-to-the-other-producing", marks=pytest.mark.long
+        ),
+        pytest.param(
+            ONE_TO_THE_OTHER_TWO, 60, 0, id="one-to-the-other-two", marks=pytest.mark.long
+        ),
+        pytest.param(
+            ONE_TO_THE_OTHER_TWO,
+            50,
+            INBOUND,
+            id="one-to-the-other-two-producing",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(TWO_TO_ONE, 60, 0, id="two-to-one", marks=pytest.mark.long),
+    ],
+)
+def test_replicas_move_at_the_rate_the_quota_dictates(
+    scenario: Scenario, size_mb: int, inbound: int
+) -> None:
+    with Cluster(brokers=scenario.brokers, settings=SETTINGS, with_faults=False) as cluster:
+        move(cluster, scenario, size_mb * MB, inbound)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("inbound", [0, INBOUND])
+def test_a_broker_with_an_empty_disk_catches_up_under_a_throttle(inbound: int) -> None:
+    """The document's second question, and its two nodes of r=2."""
+    scenario = Scenario(brokers=2, replicas=((1, 2),), plan="", keeps_up=1)
+    with Cluster(brokers=2, settings=SETTINGS, with_faults=False) as cluster:
+        create(cluster, scenario)
+        fill(cluster, 60 * MB)
+        cluster.kill(2)
+        for folder in (cluster.folder / "broker-2").glob(f"{TOPIC}-*"):
+            shutil.rmtree(folder)
+        with producing(cluster, inbound):
+            address = ["--bootstrap-server", cluster.bootstrap]
+            throttle = ["--broker", "2", "--bootstrap", "--throttle", str(QUOTA)]
+            bootstrap = subprocess.Popen(
+                [str(INSYNC), "throttle", *address, *throttle],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            try:
+                eventually(lambda: bool(throttles_of(cluster)), within_s=20, what="a throttle")
+                began_s, begun_bytes = time.monotonic(), leaders_bytes(cluster, scenario)
+                cluster.restart(2)
+                eventually(
+                    lambda: all(2 in part.isrs for part in described(cluster).values()),
+                    within_s=90,
+                    what="it has caught up",
+                )
+                took_s = time.monotonic() - began_s
+                told, _ = bootstrap.communicate(timeout=30)
+            finally:
+                bootstrap.kill()
+        assert bootstrap.returncode == 0, told
+        started_s = 1.0  # of which it is a process before it is a broker
+        expected_s = begun_bytes / (QUOTA - inbound)
+        assert 0.95 * expected_s <= took_s <= 1.05 * expected_s + started_s
+        assert not throttles_of(cluster)
