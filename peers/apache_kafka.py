@@ -5,6 +5,13 @@ with ApacheKafka(nodes=3, settings={"num.partitions": "6"}) as kafka:
     kafka.kill(1)            # kill -9
     kafka.restart(1)
 
+Listeners with security are added to the plaintext one, by name and protocol; what they need besides
+is in the settings (`listener.name.locked....`), and SCRAM's users are given as StorageTool takes
+them:
+
+with ApacheKafka(listeners={"LOCKED": "SASL_SSL"}, settings=..., scram=[...]) as kafka:
+    kafka.bootstrap_of("LOCKED")
+
 Maven is asked once; the class path it found is kept in `.peers/` until the pom changes or a jar is
 gone.
 """
@@ -19,7 +26,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
@@ -107,18 +114,34 @@ class KafkaNode:
     """One node, controller and broker in one process; its files stay when its process goes."""
 
     def __init__(
-        self, node: int, *, port: int, voters: Mapping[int, int], folder: Path, settings: Settings
+        self,
+        node: int,
+        *,
+        port: int,
+        voters: Mapping[int, int],
+        folder: Path,
+        settings: Settings,
+        listeners: Mapping[str, tuple[str, int]],
+        scram: Sequence[str],
     ) -> None:
         self.node = node
         self.port = port
+        self.ports = {name: its_port for name, (_, its_port) in listeners.items()}
+        self._scram = tuple(scram)
         self.config = folder / f"node-{node}.properties"
         self.log = folder / f"node-{node}.log"
         self.log_dir = folder / f"node-{node}"
         quorum = ",".join(f"{voter}@{HOST}:{its_port}" for voter, its_port in voters.items())
+        places = {"PLAINTEXT": port, "CONTROLLER": voters[node], **self.ports}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        protocols |= {name: protocol for name, (protocol, _) in listeners.items()}
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(node),
-            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{voters[node]}",
+            "listeners": ",".join(f"{name}://{HOST}:{at}" for name, at in places.items()),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{protocol}" for name, protocol in protocols.items()
+            ),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": quorum,
             "log.dirs": str(self.log_dir),
@@ -138,7 +161,9 @@ class KafkaNode:
 
     def format(self) -> subprocess.Popen[bytes]:
         """Begin to format the node's folder; the caller waits."""
-        args = ("format", "--cluster-id", CLUSTER_ID, "--config", str(self.config))
+        args: tuple[str, ...] = ("format", "--cluster-id", CLUSTER_ID, "--config", str(self.config))
+        for user in self._scram:
+            args += ("--add-scram", user)
         return self._run(java_tool("kafka.tools.StorageTool", *args))
 
     def launch(self) -> None:
@@ -197,25 +222,42 @@ class ApacheKafka:
     """A cluster in a folder of its own, which goes when the cluster does."""
 
     def __init__(
-        self, *, nodes: int = 3, settings: Settings | None = None, folder: Path | None = None
+        self,
+        *,
+        nodes: int = 3,
+        settings: Settings | None = None,
+        folder: Path | None = None,
+        listeners: Mapping[str, str] | None = None,
+        scram: Sequence[str] = (),
     ) -> None:
         classpath()  # refused here, before anything has been made
         self._is_own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         ids = range(1, nodes + 1)
-        ports = free_ports(2 * nodes)
-        voters = dict(zip(ids, ports[nodes:], strict=True))
+        more = listeners or {}
+        ports = iter(free_ports((2 + len(more)) * nodes))
+        own = {node: next(ports) for node in ids}
+        voters = {node: next(ports) for node in ids}
         self.nodes = {
             node: KafkaNode(
-                node, port=port, voters=voters, folder=self.folder, settings=settings or {}
+                node,
+                port=own[node],
+                voters=voters,
+                folder=self.folder,
+                settings=settings or {},
+                listeners={name: (protocol, next(ports)) for name, protocol in more.items()},
+                scram=scram,
             )
-            for node, port in zip(ids, ports, strict=False)
+            for node in ids
         }
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{HOST}:{each.port}" for each in self.nodes.values())
+
+    def bootstrap_of(self, listener: str) -> str:
+        return ",".join(f"{HOST}:{each.ports[listener]}" for each in self.nodes.values())
 
     @property
     def pids(self) -> dict[int, int]:
