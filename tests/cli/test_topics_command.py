@@ -75,7 +75,8 @@ def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str], address: st
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [
-        ("security.protocol=SASL_SSL\n", "security.protocol is SASL_SSL; insync speaks PLAINTEXT"),
+        ("security.protocol=SSH\n", "security.protocol is 'SSH'; it is one of PLAINTEXT, SSL"),
+        ("security.protocol=SASL_SSL\n", "sasl.mechanism is GSSAPI, Kafka's default"),
         ("request.timeout.ms=soon\n", "request.timeout.ms is 'soon'"),
         ("default.api.timeout.ms=0\n", "default.api.timeout.ms is '0'"),
         ("nonsense\n", "not of the form key=value"),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
-from insync.broker.properties import read_properties
 from insync.cli.answer import WrongUsage
 from insync.client.admin import Admin
 from insync.client.admin_connections import BadAddress, Connections, Patience, parse_bootstrap
-from insync.client.sockets import Sockets
-from insync.rules.refusals import BadSetting, Refusal
+from insync.client.command_config import CommandConfig as Client
+from insync.client.command_config import read_command_config
 
 T = TypeVar("T")
 
@@ -31,13 +31,6 @@ CommandConfig = Annotated[
     ),
 ]
 
-MS_MAX = 2**31 - 1
-
-
-class SecurityUnsupported(Refusal):
-    """The cluster asks for something other than plaintext."""
-
-
 USUAL_PATIENCE = Patience()
 
 
@@ -53,19 +46,13 @@ def ask(
         addresses = parse_bootstrap(bootstrap)
     except BadAddress as refusal:
         raise WrongUsage(f"--bootstrap-server: {refusal}") from None
-    given = {} if config is None else read_properties(config)
-    try:
-        patience = _patience(given, usual)
-        _refuse_security(given)
-    except BadSetting as refusal:
-        raise BadSetting(f"{config}: {refusal}") from None
+    client = client_of(config, usual)
+    for note in client.notes:
+        sys.stderr.write(f"insync: {config}: {note}\n")
 
     async def answer() -> T:
         connections = Connections(
-            Sockets(),
-            addresses,
-            client_id=given.get("client.id", "insync-admin"),
-            patience=patience,
+            client.network, addresses, client_id=client.client_id, patience=client.patience
         )
         async with Admin(connections) as admin:
             return await question(admin)
@@ -73,24 +60,6 @@ def ask(
     return asyncio.run(answer())
 
 
-def _refuse_security(given: Mapping[str, str]) -> None:
-    protocol = given.get("security.protocol", "PLAINTEXT")
-    if protocol.upper() != "PLAINTEXT":
-        raise SecurityUnsupported(
-            f"security.protocol is {protocol}; insync speaks PLAINTEXT only for now"
-        )
-
-
-def _patience(given: Mapping[str, str], usual: Patience) -> Patience:
-    return Patience(
-        request_ms=_milliseconds(given, "request.timeout.ms", usual.request_ms),
-        operation_ms=_milliseconds(given, "default.api.timeout.ms", usual.operation_ms),
-    )
-
-
-def _milliseconds(given: Mapping[str, str], name: str, usual: int) -> int:
-    text = given.get(name, str(usual))
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MS_MAX))
-    if not is_number or not 0 < int(text) <= MS_MAX:
-        raise BadSetting(f"{name} is {text!r}; write milliseconds, 1 to {MS_MAX}")
-    return int(text)
+def client_of(config: Path | None, usual: Patience = USUAL_PATIENCE) -> Client:
+    """How this command speaks to brokers."""
+    return Client(patience=usual) if config is None else read_command_config(config, usual)

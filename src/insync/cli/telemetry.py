@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from insync.cli.admin import BootstrapServer, CommandConfig, ask
+from insync.cli.admin import BootstrapServer, CommandConfig, ask, client_of
 from insync.cli.answer import Answer, JsonFlag
 from insync.client.admin import Admin
 from insync.client.admin_connections import parse_bootstrap
+from insync.client.connection import Network
 from insync.client.partition_client import PartitionClient, Refused
-from insync.client.sockets import Sockets
 from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import TABLES, TELEMETRY_TOPIC
 
@@ -54,10 +54,11 @@ def export(
     _check_pyarrow()
     partitions = ask(bootstrap_server, command_config, _partitions)
     _prepare(out)
+    network = client_of(command_config).network
     summary = Summary()
     for number in partitions:
         _say(f"reading partition {number + 1} of {len(partitions)}: {summary.blocks} blocks so far")
-        collection = asyncio.run(_collect(bootstrap_server, number))
+        collection = asyncio.run(_collect(network, bootstrap_server, number))
         summary.add(number, collection)
         _write(out, number, collection)
     _say("")
@@ -142,11 +143,11 @@ def _prepare(out: Path) -> None:
         raise ExportFailed(f"cannot use {out}: {error.strerror}") from None
 
 
-async def _collect(bootstrap: str, number: int) -> Collection:
+async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
     from insync.telemetry.collection import Collection  # noqa: PLC0415 - brings pyarrow
 
     collection = Collection()
-    client = PartitionClient(Sockets(), parse_bootstrap(bootstrap), TELEMETRY_TOPIC, number)
+    client = PartitionClient(network, parse_bootstrap(bootstrap), TELEMETRY_TOPIC, number)
     offset, end = 0, None
     try:
         while end is None or offset < end:

@@ -35,16 +35,19 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._next_id = 0
         self._waiting: dict[int, tuple[int, int, asyncio.Future[memoryview | bytes]]] = {}
+        self.ended_by: Exception | None = None  # what the network, or what came, was wrong with
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not its subclass
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.ended_by = self.ended_by or exc
+        why = f": {self.ended_by}" if isinstance(self.ended_by, Refusal) else ""
         waiting, self._waiting = self._waiting, {}
         for *_, future in waiting.values():
             if not future.done():
-                future.set_exception(Disconnected("the connection ended before the answer"))
+                future.set_exception(Disconnected(f"the connection ended before the answer{why}"))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -53,12 +56,18 @@ class ClientConnection(asyncio.Protocol):
                 key = self._waiting.pop(response_correlation_id(frame), None)
                 if key is not None and not key[2].done():
                     key[2].set_result(frame)
-        except Refusal:
+        except Refusal as refusal:
+            self.ended_by = refusal
             self.close()
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request is not answered yet."""
+        return bool(self._waiting)
 
     async def ask(
         self, api: int, version: int, body: Sequence[bytes | memoryview]
@@ -94,5 +103,11 @@ class ClientConnection(asyncio.Protocol):
         return messages.read_response(api, version, frame, body_at)
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        """Nothing more is sent; what waits for an answer is told when the connection is gone."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        if transport.get_extra_info("ssl_object") is None:
+            transport.close()
+        else:
+            transport.abort()  # TLS would wait for a goodbye that tells nobody anything

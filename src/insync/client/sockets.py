@@ -18,8 +18,12 @@ async def connect(host: str, port: int, protocol: ClientConnection) -> asyncio.T
     try:
         transport, _ = await loop.create_connection(lambda: protocol, host, port)
     except OSError as error:
-        raise Disconnected(f"cannot reach {host}:{port}: {_reason(error)}") from None
+        raise unreachable(host, port, error) from None
     return transport
+
+
+def unreachable(host: str, port: int, error: OSError) -> Disconnected:
+    return Disconnected(f"cannot reach {host}:{port}: {_reason(error)}")
 
 
 def _reason(error: OSError) -> str:

@@ -1,0 +1,182 @@
+"""Connections for administrators of clusters that ask for more than plaintext.
+
+A connection is given away when it is encrypted and the broker knows who we are. What cannot be
+mended by trying again is a refusal at once: a wrong password tried on would lock its user out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from insync.client.connection import ClientConnection, Disconnected
+from insync.client.sasl import Conversation, Login
+from insync.client.scram import AuthenticationFailed
+from insync.client.sockets import connect, unreachable
+from insync.client.tls import Tls, tls_words
+from insync.rules.refusals import Refusal
+from insync.wire import messages
+from insync.wire.any_version import build
+from insync.wire.apis import ASKED_OF_OTHERS, Api
+
+# A session that the broker ends (KIP-368) is over for us a little earlier, and between requests.
+SESSION_USED: Final = 0.9
+RETIRE_AGAIN_AFTER_S: Final = 0.02
+LIFETIME_S_MAX: Final = 30 * 24 * 3_600.0  # longer is for good: nothing of ours runs as long
+TRIAL: Final = "insync"
+ROUNDS_MAX: Final = 8  # no mechanism of ours has more than three
+
+
+class Untrusted(Refusal):
+    """TLS cannot be had with this broker as things are set; trying again does not mend it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Security:
+    tls: Tls | None = None
+    login: Login | None = None
+
+
+class SecureSockets:
+    """This machine's network, for a cluster with security."""
+
+    def __init__(self, security: Security) -> None:
+        self._tls = security.tls
+        self._login = security.login
+        self._way: Callable[[], Conversation] | None = None
+
+    async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
+        if self._login is not None and self._way is None:
+            self._way = await self._way_that_works(host, port, self._login)
+        return await self._connect(host, port, protocol, self._way)
+
+    async def _way_that_works(
+        self, host: str, port: int, login: Login
+    ) -> Callable[[], Conversation]:
+        """The last needs no trial: it is tried by whoever wants the connection."""
+        for way in login.ways[:-1]:
+            trial = ClientConnection(client_id=TRIAL)
+            try:
+                await self._connect(host, port, trial, way)
+            except AuthenticationFailed:
+                continue
+            trial.close()
+            return way
+        return login.ways[-1]
+
+    async def _connect(
+        self,
+        host: str,
+        port: int,
+        protocol: ClientConnection,
+        way: Callable[[], Conversation] | None,
+    ) -> asyncio.Transport:
+        try:
+            if self._tls is None:
+                transport = await connect(host, port, protocol)
+            else:
+                transport = await _connect_tls(host, port, protocol, self._tls.context)
+            await self._introduce(protocol, way)
+        except BaseException as error:
+            protocol.close()
+            if isinstance(error, AuthenticationFailed):
+                raise AuthenticationFailed(f"{host}:{port}: {error}") from None
+            if isinstance(error, Disconnected) and isinstance(protocol.ended_by, ssl.SSLError):
+                raise Untrusted(f"{host}:{port}: {tls_words(protocol.ended_by)}") from None
+            raise
+        return transport
+
+    async def _introduce(
+        self, protocol: ClientConnection, way: Callable[[], Conversation] | None
+    ) -> None:
+        # Asked also where nobody logs in: TLS 1.3 refuses a client's certificate after the
+        # handshake, and here it is known for what it is.
+        request = messages.request_type(Api.API_VERSIONS, 0)()
+        versions = {each.api_key: each for each in (await protocol.request(request)).api_keys}
+        if self._login is None or way is None:
+            return
+        if Api.SASL_HANDSHAKE not in versions:
+            raise AuthenticationFailed(f"the broker offers no SASL; {self._without_sasl}")
+        await self._shake_hands(protocol, self._login.mechanism)
+        offered = versions.get(Api.SASL_AUTHENTICATE)
+        if offered is None:
+            raise AuthenticationFailed("the broker is too old: it has no SaslAuthenticate")
+        version = min(offered.max_version, ASKED_OF_OTHERS[Api.SASL_AUTHENTICATE][-1])
+        _retire_before_expiry(protocol, await _converse(protocol, version, way()))
+
+    async def _shake_hands(self, protocol: ClientConnection, mechanism: str) -> None:
+        answer = await protocol.request(
+            build(messages.request_type(Api.SASL_HANDSHAKE, 1), {"mechanism": mechanism})
+        )
+        if answer.error_code is ErrorCode.none:
+            return
+        if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
+            offered = ", ".join(sorted(answer.mechanisms)) or "none"
+            raise AuthenticationFailed(
+                f"the broker does not take {mechanism}; it offers {offered} (sasl.mechanism)"
+            )
+        if answer.error_code is ErrorCode.illegal_sasl_state:
+            raise AuthenticationFailed(f"this listener does not use SASL; {self._without_sasl}")
+        raise AuthenticationFailed(f"the broker refuses SASL ({answer.error_code.name.upper()})")
+
+    @property
+    def _without_sasl(self) -> str:
+        return f"set security.protocol={'PLAINTEXT' if self._tls is None else 'SSL'}"
+
+
+async def _connect_tls(
+    host: str, port: int, protocol: ClientConnection, context: ssl.SSLContext
+) -> asyncio.Transport:
+    loop = asyncio.get_running_loop()
+    try:
+        transport, _ = await loop.create_connection(
+            lambda: protocol, host, port, ssl=context, server_hostname=host
+        )
+    except (ssl.SSLError, ssl.CertificateError) as error:
+        raise Untrusted(f"{host}:{port}: {tls_words(error)}") from None
+    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+        raise Disconnected(f"{host}:{port}: {tls_words(error)}") from None
+    except OSError as error:
+        raise unreachable(host, port, error) from None
+    return transport
+
+
+async def _converse(protocol: ClientConnection, version: int, conversation: Conversation) -> float:
+    """Talk until both sides are content; for how many seconds that counts (0: for good)."""
+    token = next(conversation)
+    for _ in range(ROUNDS_MAX):
+        answer = await protocol.request(
+            build(messages.request_type(Api.SASL_AUTHENTICATE, version), {"auth_bytes": token})
+        )
+        if answer.error_code is not ErrorCode.none:
+            why = answer.error_message or "the broker does not say why"
+            raise AuthenticationFailed(f"{why} ({answer.error_code.name.upper()})")
+        try:
+            token = conversation.send(answer.auth_bytes)
+        except StopIteration:
+            return _lifetime_s(answer)
+    raise AuthenticationFailed("the broker does not come to an end")
+
+
+def _lifetime_s(answer: Any) -> float:
+    lifetime = getattr(answer, "session_lifetime", None)  # from version 1 on
+    return 0.0 if lifetime is None else max(0.0, float(lifetime.total_seconds()))
+
+
+def _retire_before_expiry(protocol: ClientConnection, lifetime_s: float) -> None:
+    """Close it between requests, so that the next one opens another and logs in anew."""
+    loop = asyncio.get_running_loop()
+
+    def retire() -> None:
+        if protocol.is_waiting:
+            loop.call_later(RETIRE_AGAIN_AFTER_S, retire)
+        else:
+            protocol.close()
+
+    if 0 < lifetime_s < LIFETIME_S_MAX:
+        loop.call_later(SESSION_USED * lifetime_s, retire)
