@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority, Signed
+from certificates import KEY_PASSWORD, Authority, Signed, locked
 
 from insync.cli import main as cli
+from insync.client.admin import Admin
+from insync.client.admin_connections import Connections, Patience, parse_bootstrap
+from insync.client.command_config import command_config
+from insync.client.connection import ClientConnection
 from peers.apache_kafka import ApacheKafka
 
 pytestmark = pytest.mark.interop
@@ -69,6 +76,7 @@ def kafka(authority: Authority) -> Iterator[ApacheKafka]:
     settings = {"offsets.topic.replication.factor": "1"}
     for name in LISTENERS:
         settings |= listener_settings(name, own, authority)
+    settings["listener.name.open.sasl.enabled.mechanisms"] = "PLAIN"
     settings["listener.name.mutual.ssl.client.auth"] = "required"
     settings["listener.name.short.connections.max.reauth.ms"] = str(SHORT_SESSION_MS)
     scram = [
@@ -88,9 +96,8 @@ def run(kafka: ApacheKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     def insync(listener: str, given: dict[str, str], *command: str) -> tuple[int, str, str]:
         file = tmp_path / "client.properties"
         file.write_text("".join(property_line(*each) for each in given.items()))
-        where = ["--bootstrap-server", kafka.bootstrap_of(listener), "--command-config", str(file)]
-        if listener == "PLAIN":
-            where = []
+        address = kafka.bootstrap if listener == "PLAINTEXT" else kafka.bootstrap_of(listener)
+        where = ["--bootstrap-server", address, "--command-config", str(file)]
         code = cli.main([command[0], *where, *command[1:]])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -141,3 +148,112 @@ def test_a_password_that_saslprep_would_change(
     client = logged_in(authority, mechanism, user="odd", password=ODD_PASSWORD)
     code, _, err = run("LOCKED", client, "topics", "--list")
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "complaint"),
+    [
+        ("PLAIN", "Authentication failed: Invalid username or password"),
+        ("SCRAM-SHA-256", "invalid credentials with SASL mechanism SCRAM-SHA-256"),
+        ("SCRAM-SHA-512", "invalid credentials with SASL mechanism SCRAM-SHA-512"),
+    ],
+)
+def test_a_wrong_password(run: Run, authority: Authority, mechanism: str, complaint: str) -> None:
+    client = logged_in(authority, mechanism, password="wrong")  # noqa: S106
+    code, out, err = run("LOCKED", client, "topics", "--list")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert complaint in err
+    assert err.endswith("(SASL_AUTHENTICATION_FAILED)\n")
+
+
+def test_certificates_on_both_sides(run: Run, authority: Authority, tmp_path: Path) -> None:
+    client = trusting(authority) | {"security.protocol": "SSL", "ssl.keystore.type": "PEM"}
+    own = authority.sign("client")
+    in_file = client | {"ssl.keystore.location": str(own.path)}
+    assert run("MUTUAL", in_file, "topics", "--list")[::2] == (0, "")
+    encrypted = locked(own, tmp_path / "locked.pem")
+    in_line = client | {
+        "ssl.keystore.certificate.chain": encrypted.certificate,
+        "ssl.keystore.key": encrypted.key,
+        "ssl.key.password": KEY_PASSWORD,
+        "ssl.truststore.certificates": authority.path.read_text(),
+    }
+    del in_line["ssl.truststore.location"]
+    assert run("MUTUAL", in_line, "topics", "--list")[::2] == (0, "")
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_a_certificate_that_is_missing_or_unknown(
+    run: Run, authority: Authority, tmp_path: Path, version: str
+) -> None:
+    client = trusting(authority) | {"security.protocol": "SSL", "ssl.enabled.protocols": version}
+    stranger = Authority(tmp_path / "strangers", "strangers").sign("stranger")
+    for given in (client, client | {"ssl.keystore.location": str(stranger.path)}):
+        code, _, err = run("MUTUAL", given, "topics", "--list")
+        assert (code, err.count("\n")) == (1, 1)
+        assert "the broker refuses our certificate, or wants one" in err
+
+
+def test_a_token(run: Run, authority: Authority, tmp_path: Path) -> None:
+    def token(*, expires_in_s: int) -> str:
+        now_s = int(time.time())
+        parts = {"alg": "none"}, {"sub": "alice", "iat": now_s - 900, "exp": now_s + expires_in_s}
+        encoded = [urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
+        return ".".join(part.rstrip("=") for part in encoded) + "."
+
+    client = trusting(authority, sasl_mechanism="OAUTHBEARER")
+    good = client | {"sasl.oauthbearer.token": token(expires_in_s=300)}
+    assert run("LOCKED", good, "topics", "--list")[::2] == (0, "")
+    file = tmp_path / "token"
+    file.write_text(token(expires_in_s=300) + "\n")
+    in_file = client | {"sasl.oauthbearer.token.endpoint.url": file.as_uri()}
+    assert run("LOCKED", in_file, "topics", "--list")[::2] == (0, "")
+    expired = client | {"sasl.oauthbearer.token": token(expires_in_s=-600)}
+    code, _, err = run("LOCKED", expired, "topics", "--list")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "invalid_token" in err
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol", "complaint"),
+    [
+        ("OPEN", "SASL_PLAINTEXT", "does not take SCRAM-SHA-256; it offers PLAIN"),
+        ("OPEN", "PLAINTEXT", "does its listener ask for SASL? (security.protocol)"),
+        ("OPEN", "SASL_SSL", "ended during the TLS handshake; is it a plaintext listener?"),
+        ("LOCKED", "PLAINTEXT", "listener speaks TLS; set security.protocol to SSL or SASL_SSL"),
+        ("LOCKED", "SASL_PLAINTEXT", "listener speaks TLS; set security.protocol to SSL"),
+        ("LOCKED", "SSL", "does its listener ask for SASL? (security.protocol)"),
+        ("PLAINTEXT", "SSL", "ended during the TLS handshake; is it a plaintext listener?"),
+        ("PLAINTEXT", "SASL_PLAINTEXT", "does not use SASL; set security.protocol=PLAINTEXT"),
+    ],
+)
+def test_a_protocol_that_the_listener_does_not_speak(
+    run: Run, authority: Authority, listener: str, protocol: str, complaint: str
+) -> None:
+    client = logged_in(authority, "SCRAM-SHA-256") | {"security.protocol": protocol}
+    began_s = time.monotonic()
+    code, _, err = run(listener, client, "topics", "--list")
+    assert code == 1
+    assert complaint in err.splitlines()[-1]
+    assert time.monotonic() - began_s < 10, "nobody waits for what will not come"
+
+
+def test_sessions_that_end_while_we_ask(kafka: ApacheKafka, authority: Authority) -> None:
+    """KIP-368: the broker ends a connection that is used for longer than its session."""
+    client = command_config(logged_in(authority, "SCRAM-SHA-512"), Patience())
+
+    async def ask_on() -> set[ClientConnection]:
+        used: set[ClientConnection] = set()
+        addresses = parse_bootstrap(kafka.bootstrap_of("SHORT"))
+        async with Admin(Connections(client.network, addresses)) as admin:
+            async with asyncio.timeout(60):
+                while len(used) < 3:
+                    await admin.connections.metadata([])  # without a second try
+                    used |= {each for each, _ in admin.connections._open.values()}
+                    await asyncio.sleep(0.02)
+        return used
+
+    began_s = time.monotonic()
+    assert len(asyncio.run(ask_on())) >= 3
+    assert time.monotonic() - began_s > SHORT_SESSION_MS / 1_000

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from insync.client.connection import ClientConnection, Disconnected, Network
+from insync.client.connection import ASKS_FOR_SASL, ClientConnection, Disconnected, Network
 from insync.rules.refusals import Refusal
 from insync.wire import messages
 from insync.wire.any_version import Values, build
@@ -28,6 +28,7 @@ METADATA_FIRST: Final = 1  # version 0 knows no controller
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0
 PORT_MAX: Final = 65535
+SENT_AWAY_MAX: Final = 3  # once may be a broker that stops
 
 # What another attempt may mend without the administrator changing anything.
 RETRIABLE: Final = frozenset(
@@ -113,6 +114,8 @@ class Connections:
         self._addresses: dict[int, Address] = {}  # of brokers, as the cluster tells them
         self._anybody: Address | None = None  # who answered last
         self._controller: int | None = None
+        self._was_answered = False
+        self._sent_away = 0  # connections that ended at a question, and none was ever answered
 
     def close(self) -> None:
         for connection, _ in self._open.values():
@@ -225,7 +228,7 @@ class Connections:
     async def _answered(self, address: Address, asking: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.patience.request_ms / 1_000):
-                return await asking
+                answer = await asking
         except TimeoutError:
             self._drop(address)
             raise Disconnected(
@@ -233,8 +236,20 @@ class Connections:
                 f"{self.patience.request_ms} ms"
             ) from None
         except Disconnected as gone:
+            self._refuse_if_sent_away(address, gone)
             self._drop(address)
             raise Disconnected(f"{_name(address)}: {gone}") from None
+        self._was_answered = True
+        return answer
+
+    def _refuse_if_sent_away(self, address: Address, gone: Disconnected) -> None:
+        """A listener that asks for SASL takes ApiVersions of anybody, and then ends it."""
+        _, versions = self._open.get(address, (None, {}))
+        if self._was_answered or Api.SASL_HANDSHAKE not in versions:
+            return
+        self._sent_away += 1
+        if self._sent_away >= SENT_AWAY_MAX:
+            raise Unreachable(f"{_name(address)}: {gone}; {ASKS_FOR_SASL}")
 
     async def _connect(self, address: Address) -> tuple[ClientConnection, dict[int, range]]:
         known = self._open.get(address)

@@ -13,6 +13,8 @@ from insync.wire.apis import Api
 from insync.wire.frames import FrameBuffer
 from insync.wire.headers import response_body_at, response_correlation_id, write_request_header
 
+ASKS_FOR_SASL: Final = "does its listener ask for SASL? (security.protocol)"
+
 _SIZE: Final = Struct(">i")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from insync.client.connection import ClientConnection, Disconnected
+from insync.client.connection import ASKS_FOR_SASL, ClientConnection, Disconnected
 from insync.client.sasl import Conversation, Login
 from insync.client.scram import AuthenticationFailed
 from insync.client.sockets import connect, unreachable
@@ -99,6 +99,7 @@ class SecureSockets:
         request = messages.request_type(Api.API_VERSIONS, 0)()
         versions = {each.api_key: each for each in (await protocol.request(request)).api_keys}
         if self._login is None or way is None:
+            await _check_no_login_is_wanted(protocol, request)
             return
         if Api.SASL_HANDSHAKE not in versions:
             raise AuthenticationFailed(f"the broker offers no SASL; {self._without_sasl}")
@@ -127,6 +128,14 @@ class SecureSockets:
     @property
     def _without_sasl(self) -> str:
         return f"set security.protocol={'PLAINTEXT' if self._tls is None else 'SSL'}"
+
+
+async def _check_no_login_is_wanted(protocol: ClientConnection, request: Any) -> None:
+    """Of somebody who has not logged in Apache Kafka takes this request once, and not again."""
+    try:
+        await protocol.request(request)
+    except Disconnected as gone:
+        raise Disconnected(f"{gone}; {ASKS_FOR_SASL}") from None
 
 
 async def _connect_tls(

@@ -212,7 +212,7 @@ def tls_words(error: Exception) -> str:
     said = _said(error)
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         return f"what answers does not speak TLS ({said}); see security.protocol"
-    if "certificate required" in said or "bad certificate" in said or "handshake failure" in said:
+    if "alert" in said and ("certificate" in said or "unknown ca" in said or "handshake" in said):
         return (
             f"the broker refuses our certificate, or wants one: {said}; see ssl.keystore.location"
         )
