@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-KEY_PASSWORD = "open sesame"  # noqa: S105
+KEY_PASSWORD = "open sesame"
 
 
 def openssl(*arguments: str | Path) -> None:

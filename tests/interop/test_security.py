@@ -22,9 +22,9 @@ from peers.apache_kafka import ApacheKafka
 pytestmark = pytest.mark.interop
 
 MODULES = "org.apache.kafka.common.security"
-PASSWORD = 'a "quoted" \\ password, with = and ;'  # noqa: S105
+PASSWORD = 'a "quoted" \\ password, with = and ;'
 # SASLprep would make IX of its last character; Apache Kafka does not.
-ODD_PASSWORD = "pass\u2168"  # noqa: S105
+ODD_PASSWORD = "pass\u2168"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 LISTENERS = {"LOCKED": "SASL_SSL", "MUTUAL": "SSL", "OPEN": "SASL_PLAINTEXT", "SHORT": "SASL_SSL"}
 SHORT_SESSION_MS = 1_500
@@ -159,7 +159,7 @@ def test_a_password_that_saslprep_would_change(
     ],
 )
 def test_a_wrong_password(run: Run, authority: Authority, mechanism: str, complaint: str) -> None:
-    client = logged_in(authority, mechanism, password="wrong")  # noqa: S106
+    client = logged_in(authority, mechanism, password="wrong")
     code, out, err = run("LOCKED", client, "topics", "--list")
     assert (code, out) == (1, "")
     assert err.count("\n") == 1

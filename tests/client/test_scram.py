@@ -1,0 +1,184 @@
+"""SCRAM against the RFCs' own conversations, and against brokers that lie."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.client import scram as module
+from insync.client.sasl import plain
+from insync.client.scram import AuthenticationFailed, NotPreparable, saslprep, scram
+
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = (
+    b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+)
+
+
+def test_the_conversation_of_rfc_7677() -> None:
+    talk = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
+    assert next(talk) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert talk.send(SERVER_FIRST) == (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    with pytest.raises(StopIteration):
+        talk.send(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+def test_the_conversation_of_rfc_5802(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.HASHES, "SCRAM-SHA-1", "sha1")  # which Kafka does not have
+    talk = scram("SCRAM-SHA-1", user="user", password="pencil", nonce="fyko+d2lbbFgONRv9qkxdawL")
+    assert next(talk) == b"n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL"
+    first = b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096"
+    assert talk.send(first) == (
+        b"c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts="
+    )
+    with pytest.raises(StopIteration):
+        talk.send(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
+
+
+class DumbServer:
+    """The server's side by RFC 5802 section 3, which stores what it may store and no more."""
+
+    def __init__(self, digest: str, password: str) -> None:
+        self.digest, self.salt = digest, b"any salt"
+        salted = hashlib.pbkdf2_hmac(digest, password.encode(), self.salt, 4096)
+        client_key = hmac.new(salted, b"Client Key", digest).digest()
+        self.stored_key = hashlib.new(digest, client_key).digest()
+        self.server_key = hmac.new(salted, b"Server Key", digest).digest()
+
+    def first(self, client_first: bytes) -> bytes:
+        self.client_bare = client_first.removeprefix(b"n,,")
+        nonce = self.client_bare.split(b"r=")[-1].split(b",")[0]
+        salt = base64.b64encode(self.salt)
+        self.server_first = b"r=" + nonce + b"theirs,s=" + salt + b",i=4096"
+        return self.server_first
+
+    def final(self, client_final: bytes) -> bytes | None:
+        """None: the proof is wrong."""
+        bare, proof = client_final.rsplit(b",p=", 1)
+        signed = b",".join([self.client_bare, self.server_first, bare])
+        signature = hmac.new(self.stored_key, signed, self.digest).digest()
+        pairs = zip(base64.b64decode(proof), signature, strict=True)
+        client_key = bytes(a ^ b for a, b in pairs)
+        if hashlib.new(self.digest, client_key).digest() != self.stored_key:
+            return None
+        own = hmac.new(self.server_key, signed, self.digest).digest()
+        return b"v=" + base64.b64encode(own)
+
+
+@pytest.mark.property
+@given(
+    mechanism=st.sampled_from(sorted(module.HASHES)),
+    user=st.text(min_size=1, max_size=10),
+    password=st.text(min_size=1, max_size=10),
+    typed=st.text(min_size=1, max_size=10) | st.none(),
+)
+def test_only_the_right_password_is_believed(
+    mechanism: str, user: str, password: str, typed: str | None
+) -> None:
+    server = DumbServer(module.HASHES[mechanism], password)
+    talk = scram(mechanism, user=user, password=typed or password, nonce="ours")
+    first = next(talk)
+    name = first.decode().removeprefix("n,,n=").rpartition(",r=")[0]
+    assert "," not in name
+    assert name.replace("=2C", ",").replace("=3D", "=") == user
+    answer = server.final(talk.send(server.first(first)))
+    if typed in (None, password):
+        assert answer is not None
+        with pytest.raises(StopIteration):
+            talk.send(answer)
+    else:
+        assert answer is None
+
+
+@pytest.mark.parametrize(
+    ("server_first", "complaint"),
+    [
+        (b"", "malformed"),
+        (b"r=", "malformed"),
+        (b"\xff", "not UTF-8"),
+        (b"x" * 20_000, "20000 bytes"),
+        (b"e=other-error", "other-error"),
+        (b"r=somebody-else,s=W22Z,i=4096", "does not continue ours"),
+        (b"r=ours,s=W22Z,i=4096", "does not continue ours"),
+        (b"r=ours+,s=,i=4096", "base 64"),
+        (b"r=ours+,s=*,i=4096", "base 64"),
+        (b"r=ours+,s=W22Z,i=4095", "'4095' SCRAM iterations"),
+        (b"r=ours+,s=W22Z,i=1000001", "'1000001' SCRAM iterations"),
+        (b"r=ours+,s=W22Z,i=-4096", "SCRAM iterations"),
+        (b"r=ours+,s=W22Z,i=" + b"9" * 5_000, "SCRAM iterations"),
+        (b"m=ext,r=ours+,s=W22Z,i=4096", "malformed"),
+    ],
+)
+def test_a_first_message_that_is_not_taken(server_first: bytes, complaint: str) -> None:
+    talk = scram("SCRAM-SHA-256", user="u", password="p", nonce="ours")
+    next(talk)
+    with pytest.raises(AuthenticationFailed, match=complaint):
+        talk.send(server_first)
+
+
+@pytest.mark.parametrize(
+    ("server_final", "complaint"),
+    [
+        (b"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "cannot prove"),
+        (b"v=", "base 64"),
+        (b"", "cannot prove"),
+        (b"e=invalid-proof", "invalid-proof"),
+    ],
+)
+def test_a_broker_that_does_not_know_the_password(server_final: bytes, complaint: str) -> None:
+    talk = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
+    next(talk)
+    talk.send(SERVER_FIRST)
+    with pytest.raises(AuthenticationFailed, match=complaint):
+        talk.send(server_final)
+
+
+@pytest.mark.property
+@given(first=st.binary(max_size=60), final=st.binary(max_size=60))
+def test_nothing_a_broker_says_is_an_accident(first: bytes, final: bytes) -> None:
+    def hear(*said: bytes) -> None:
+        talk = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
+        next(talk)
+        for each in said:
+            talk.send(each)
+
+    with pytest.raises(AuthenticationFailed):
+        hear(first, b"")
+    with pytest.raises(AuthenticationFailed):
+        hear(SERVER_FIRST, final)
+
+
+@pytest.mark.parametrize(
+    ("given_text", "prepared"),
+    [
+        # RFC 4013 section 3
+        ("I\u00adX", "IX"),
+        ("user", "user"),
+        ("USER", "USER"),
+        ("\u00aa", "a"),
+        ("\u2168", "IX"),
+        ("a\u00a0b", "a b"),
+    ],
+)
+def test_saslprep(given_text: str, prepared: str) -> None:
+    assert saslprep(given_text) == prepared
+
+
+@pytest.mark.parametrize("text", ["\u0007", "\u0627\u0031", "\u0627a\u0628"])
+def test_what_saslprep_prohibits(text: str) -> None:
+    with pytest.raises(NotPreparable):
+        saslprep(text)
+
+
+def test_plain_is_rfc_4616s() -> None:
+    """Its example, section 4, with the characters it has there."""
+    assert list(plain("tim", "tanstaaftanstaaf")) == [b"\0tim\0tanstaaftanstaaf"]
+    assert list(plain("Kurt", "xipj3plmq")) == [b"\0Kurt\0xipj3plmq"]
