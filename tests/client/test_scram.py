@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scram_server import ScramServer
 
 from insync.client import scram as module
 from insync.client.sasl import plain
@@ -43,36 +40,6 @@ def test_the_conversation_of_rfc_5802(monkeypatch: pytest.MonkeyPatch) -> None:
         talk.send(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
 
 
-class DumbServer:
-    """The server's side by RFC 5802 section 3, which stores what it may store and no more."""
-
-    def __init__(self, digest: str, password: str) -> None:
-        self.digest, self.salt = digest, b"any salt"
-        salted = hashlib.pbkdf2_hmac(digest, password.encode(), self.salt, 4096)
-        client_key = hmac.new(salted, b"Client Key", digest).digest()
-        self.stored_key = hashlib.new(digest, client_key).digest()
-        self.server_key = hmac.new(salted, b"Server Key", digest).digest()
-
-    def first(self, client_first: bytes) -> bytes:
-        self.client_bare = client_first.removeprefix(b"n,,")
-        nonce = self.client_bare.split(b"r=")[-1].split(b",")[0]
-        salt = base64.b64encode(self.salt)
-        self.server_first = b"r=" + nonce + b"theirs,s=" + salt + b",i=4096"
-        return self.server_first
-
-    def final(self, client_final: bytes) -> bytes | None:
-        """None: the proof is wrong."""
-        bare, proof = client_final.rsplit(b",p=", 1)
-        signed = b",".join([self.client_bare, self.server_first, bare])
-        signature = hmac.new(self.stored_key, signed, self.digest).digest()
-        pairs = zip(base64.b64decode(proof), signature, strict=True)
-        client_key = bytes(a ^ b for a, b in pairs)
-        if hashlib.new(self.digest, client_key).digest() != self.stored_key:
-            return None
-        own = hmac.new(self.server_key, signed, self.digest).digest()
-        return b"v=" + base64.b64encode(own)
-
-
 @pytest.mark.property
 @given(
     mechanism=st.sampled_from(sorted(module.HASHES)),
@@ -83,7 +50,7 @@ class DumbServer:
 def test_only_the_right_password_is_believed(
     mechanism: str, user: str, password: str, typed: str | None
 ) -> None:
-    server = DumbServer(module.HASHES[mechanism], password)
+    server = ScramServer(module.HASHES[mechanism], password)
     talk = scram(mechanism, user=user, password=typed or password, nonce="ours")
     first = next(talk)
     name = first.decode().removeprefix("n,,n=").rpartition(",r=")[0]

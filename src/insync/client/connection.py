@@ -34,7 +34,8 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, *, client_id: str) -> None:
         self._client_id = client_id
         self._frames = FrameBuffer()
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None  # to send on
+        self._retired: asyncio.Transport | None = None  # to hear the last answers from
         self._next_id = 0
         self._waiting: dict[int, tuple[int, int, asyncio.Future[memoryview | bytes]]] = {}
         self.ended_by: Exception | None = None  # what the network, or what came, was wrong with
@@ -43,7 +44,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not its subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._retired = None
         self.ended_by = self.ended_by or exc
         why = f": {self.ended_by}" if isinstance(self.ended_by, Refusal) else ""
         waiting, self._waiting = self._waiting, {}
@@ -65,11 +66,6 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         return self._transport is not None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a request is not answered yet."""
-        return bool(self._waiting)
 
     async def ask(
         self, api: int, version: int, body: Sequence[bytes | memoryview]
@@ -104,9 +100,23 @@ class ClientConnection(asyncio.Protocol):
         frame, body_at = await self.ask(api, version, [messages.write_request(entity)])
         return messages.read_response(api, version, frame, body_at)
 
+    def retire(self) -> None:
+        """Take no more requests, and close when those under way are answered."""
+        if self._transport is None:
+            return
+        self._retired, self._transport = self._transport, None
+        for *_, future in self._waiting.values():
+            future.add_done_callback(lambda _: self._close_if_idle())
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if all(future.done() for *_, future in self._waiting.values()):
+            self.close()
+
     def close(self) -> None:
         """Nothing more is sent; what waits for an answer is told when the connection is gone."""
-        transport, self._transport = self._transport, None
+        transport = self._transport or self._retired
+        self._transport = self._retired = None
         if transport is None:
             return
         if transport.get_extra_info("ssl_object") is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,15 +18,14 @@ from insync.client.connection import ASKS_FOR_SASL, ClientConnection, Disconnect
 from insync.client.sasl import Conversation, Login
 from insync.client.scram import AuthenticationFailed
 from insync.client.sockets import connect, unreachable
-from insync.client.tls import Tls, tls_words
+from insync.client.tls import WANTS_CERTIFICATE, Tls, tls_words
 from insync.rules.refusals import Refusal
 from insync.wire import messages
 from insync.wire.any_version import build
 from insync.wire.apis import ASKED_OF_OTHERS, Api
 
-# A session that the broker ends (KIP-368) is over for us a little earlier, and between requests.
+# A session that the broker ends (KIP-368) is over for us a little earlier.
 SESSION_USED: Final = 0.9
-RETIRE_AGAIN_AFTER_S: Final = 0.02
 LIFETIME_S_MAX: Final = 30 * 24 * 3_600.0  # longer is for good: nothing of ours runs as long
 TRIAL: Final = "insync"
 ROUNDS_MAX: Final = 8  # no mechanism of ours has more than three
@@ -80,35 +79,60 @@ class SecureSockets:
             if self._tls is None:
                 transport = await connect(host, port, protocol)
             else:
-                transport = await _connect_tls(host, port, protocol, self._tls.context)
-            await self._introduce(protocol, way)
+                transport = await _connect_tls(host, port, protocol, self._tls)
+            versions = await self._first_answer(host, port, protocol)
+            if self._login is None or way is None:
+                await _check_no_login_is_wanted(protocol)
+            else:
+                await self._log_in(protocol, versions, self._login.mechanism, way)
         except BaseException as error:
             protocol.close()
             if isinstance(error, AuthenticationFailed):
                 raise AuthenticationFailed(f"{host}:{port}: {error}") from None
-            if isinstance(error, Disconnected) and isinstance(protocol.ended_by, ssl.SSLError):
-                raise Untrusted(f"{host}:{port}: {tls_words(protocol.ended_by)}") from None
             raise
         return transport
 
-    async def _introduce(
-        self, protocol: ClientConnection, way: Callable[[], Conversation] | None
+    async def _first_answer(
+        self, host: str, port: int, protocol: ClientConnection
+    ) -> dict[int, range]:
+        """Which versions the broker offers.
+
+        Where TLS 1.3 refuses our certificate it does so after the handshake, and here.
+        """
+        try:
+            answer = await protocol.request(_api_versions())
+        except Disconnected as gone:
+            if self._tls is None:
+                raise
+            has_own = self._tls.has_own_certificate
+            if isinstance(protocol.ended_by, ssl.SSLError):
+                words = tls_words(protocol.ended_by, has_own_certificate=has_own)
+                raise Untrusted(f"{host}:{port}: {words}") from None
+            if has_own:
+                raise
+            raise Disconnected(f"{gone}; {WANTS_CERTIFICATE}") from None
+        return {
+            each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys
+        }
+
+    async def _log_in(
+        self,
+        protocol: ClientConnection,
+        offered: Mapping[int, range],
+        mechanism: str,
+        way: Callable[[], Conversation],
     ) -> None:
-        # Asked also where nobody logs in: TLS 1.3 refuses a client's certificate after the
-        # handshake, and here it is known for what it is.
-        request = messages.request_type(Api.API_VERSIONS, 0)()
-        versions = {each.api_key: each for each in (await protocol.request(request)).api_keys}
-        if self._login is None or way is None:
-            await _check_no_login_is_wanted(protocol, request)
-            return
-        if Api.SASL_HANDSHAKE not in versions:
+        if Api.SASL_HANDSHAKE not in offered:
             raise AuthenticationFailed(f"the broker offers no SASL; {self._without_sasl}")
-        await self._shake_hands(protocol, self._login.mechanism)
-        offered = versions.get(Api.SASL_AUTHENTICATE)
-        if offered is None:
-            raise AuthenticationFailed("the broker is too old: it has no SaslAuthenticate")
-        version = min(offered.max_version, ASKED_OF_OTHERS[Api.SASL_AUTHENTICATE][-1])
-        _retire_before_expiry(protocol, await _converse(protocol, version, way()))
+        versions = [
+            version
+            for version in offered.get(Api.SASL_AUTHENTICATE, ())
+            if version in ASKED_OF_OTHERS[Api.SASL_AUTHENTICATE]
+        ]
+        if not versions:
+            raise AuthenticationFailed("the broker is too old: it does not offer SaslAuthenticate")
+        await self._shake_hands(protocol, mechanism)
+        _retire_before_expiry(protocol, await _converse(protocol, versions[-1], way()))
 
     async def _shake_hands(self, protocol: ClientConnection, mechanism: str) -> None:
         answer = await protocol.request(
@@ -130,26 +154,35 @@ class SecureSockets:
         return f"set security.protocol={'PLAINTEXT' if self._tls is None else 'SSL'}"
 
 
-async def _check_no_login_is_wanted(protocol: ClientConnection, request: Any) -> None:
+def _api_versions() -> Any:
+    """In the version that every broker takes."""
+    return messages.request_type(Api.API_VERSIONS, 0)()
+
+
+async def _check_no_login_is_wanted(protocol: ClientConnection) -> None:
     """Of somebody who has not logged in Apache Kafka takes this request once, and not again."""
     try:
-        await protocol.request(request)
+        await protocol.request(_api_versions())
     except Disconnected as gone:
         raise Disconnected(f"{gone}; {ASKS_FOR_SASL}") from None
 
 
 async def _connect_tls(
-    host: str, port: int, protocol: ClientConnection, context: ssl.SSLContext
+    host: str, port: int, protocol: ClientConnection, tls: Tls
 ) -> asyncio.Transport:
     loop = asyncio.get_running_loop()
+
+    def words(error: Exception) -> str:
+        return f"{host}:{port}: {tls_words(error, has_own_certificate=tls.has_own_certificate)}"
+
     try:
         transport, _ = await loop.create_connection(
-            lambda: protocol, host, port, ssl=context, server_hostname=host
+            lambda: protocol, host, port, ssl=tls.context, server_hostname=host
         )
     except (ssl.SSLError, ssl.CertificateError) as error:
-        raise Untrusted(f"{host}:{port}: {tls_words(error)}") from None
+        raise Untrusted(words(error)) from None
     except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
-        raise Disconnected(f"{host}:{port}: {tls_words(error)}") from None
+        raise Disconnected(words(error)) from None
     except OSError as error:
         raise unreachable(host, port, error) from None
     return transport
@@ -178,14 +211,6 @@ def _lifetime_s(answer: Any) -> float:
 
 
 def _retire_before_expiry(protocol: ClientConnection, lifetime_s: float) -> None:
-    """Close it between requests, so that the next one opens another and logs in anew."""
-    loop = asyncio.get_running_loop()
-
-    def retire() -> None:
-        if protocol.is_waiting:
-            loop.call_later(RETIRE_AGAIN_AFTER_S, retire)
-        else:
-            protocol.close()
-
+    """The next question then opens another connection, and logs in anew."""
     if 0 < lifetime_s < LIFETIME_S_MAX:
-        loop.call_later(SESSION_USED * lifetime_s, retire)
+        asyncio.get_running_loop().call_later(SESSION_USED * lifetime_s, protocol.retire)

@@ -200,15 +200,17 @@ def _read(path: Path) -> bytes:
 # What went wrong.
 
 
-def tls_words(error: Exception) -> str:
+WANTS_CERTIFICATE: Final = "does it ask for our certificate? (ssl.keystore.location)"
+
+
+def tls_words(error: Exception, *, has_own_certificate: bool) -> str:
     """Why a handshake failed, and what may mend it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate_words(error)
     if not isinstance(error, ssl.SSLError):
-        return (
-            "the connection ended during the TLS handshake; is it a plaintext listener? "
-            "(security.protocol)"
-        )
+        ended = "the connection ended during the TLS handshake; is it a plaintext listener?"
+        more = "" if has_own_certificate else f" or {WANTS_CERTIFICATE}"
+        return f"{ended} (security.protocol){more}"
     said = _said(error)
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         return f"what answers does not speak TLS ({said}); see security.protocol"
