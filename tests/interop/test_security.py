@@ -17,6 +17,7 @@ from insync.client.admin import Admin
 from insync.client.admin_connections import Connections, Patience, parse_bootstrap
 from insync.client.command_config import command_config
 from insync.client.connection import ClientConnection
+from insync.client.partition_client import PartitionClient
 from peers.apache_kafka import ApacheKafka
 
 pytestmark = pytest.mark.interop
@@ -237,6 +238,26 @@ def test_a_protocol_that_the_listener_does_not_speak(
     assert code == 1
     assert complaint in err.splitlines()[-1]
     assert time.monotonic() - began_s < 10, "nobody waits for what will not come"
+
+
+def test_records_go_the_same_way(run: Run, kafka: ApacheKafka, authority: Authority) -> None:
+    """What `insync telemetry export` reads with."""
+    given = logged_in(authority, "SCRAM-SHA-512")
+    create = ["--create", "--topic", "records", "--replica-assignment", "2:1"]
+    assert run("LOCKED", given, "topics", *create)[0] == 0
+
+    async def there_and_back() -> list[bytes]:
+        network = command_config(given, Patience()).network
+        addresses = parse_bootstrap(kafka.bootstrap_of("LOCKED"))
+        client = PartitionClient(network, addresses, "records", 0)
+        try:
+            async with asyncio.timeout(60):
+                await client.append([b"one", b"two"])
+                return (await client.read(0))[0]
+        finally:
+            await client.close()
+
+    assert asyncio.run(there_and_back()) == [b"one", b"two"]
 
 
 def test_sessions_that_end_while_we_ask(kafka: ApacheKafka, authority: Authority) -> None:
