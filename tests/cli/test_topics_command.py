@@ -101,6 +101,18 @@ def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == f"insync: cannot reach {NOBODY}: Connection refused\n"
 
 
+@pytest.mark.parametrize("properties", ["", "security.protocol=SSL"])
+def test_a_name_that_no_host_can_have(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, properties: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(properties)
+    config = "--command-config", str(file)
+    code, out, err = run(capsys, "--bootstrap-server", "a..b:9092", "--list", *config)
+    assert (code, out) == (1, "")
+    assert err == "insync: cannot reach a..b:9092: no host can have this name\n"
+
+
 def brokers(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(number) for number in numbers)
 

@@ -183,7 +183,7 @@ async def _connect_tls(
         raise Untrusted(words(error)) from None
     except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
         raise Disconnected(words(error)) from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise unreachable(host, port, error) from None
     return transport
 

@@ -17,17 +17,19 @@ async def connect(host: str, port: int, protocol: ClientConnection) -> asyncio.T
     loop = asyncio.get_running_loop()
     try:
         transport, _ = await loop.create_connection(lambda: protocol, host, port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise unreachable(host, port, error) from None
     return transport
 
 
-def unreachable(host: str, port: int, error: OSError) -> Disconnected:
+def unreachable(host: str, port: int, error: OSError | UnicodeError) -> Disconnected:
     return Disconnected(f"cannot reach {host}:{port}: {_reason(error)}")
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
     """What the system says: asyncio puts its own words and the address in place of it."""
+    if isinstance(error, UnicodeError):
+        return "no host can have this name"  # a label that is empty or too long
     number = error.errno or 0  # below 0: a name that was not found
     return os.strerror(number) if number > 0 else error.strerror or str(error)
 
