@@ -194,6 +194,16 @@ def test_logins_that_cannot_be_had(properties: dict[str, str], complaint: str) -
     assert complaint in str(refusal.value)
 
 
+def test_a_delegation_token_says_that_it_is_one() -> None:
+    """As KIP-48 has it, in SCRAM's extensions."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    jaas = f'{module} required username="id" password="hmac" tokenauth="true";'
+    login = login_from({"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas})
+    first = next(login.ways[0]())
+    assert first.startswith(b"n,,n=id,r=")
+    assert first.endswith(b",tokenauth=true")
+
+
 def test_a_token_is_sent_as_rfc_7628_says() -> None:
     """Its example, section 4.1, without the host and port that Kafka leaves out."""
     login = login_from({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": "vF9dft4qmT"})
@@ -248,6 +258,7 @@ def authority(folder: Path) -> Authority:
     (folder / "keyless.pem").write_text(client.certificate)
     (folder / "broken.pem").write_text(client.certificate.replace("M", "*"))
     (folder / "cut.pem").write_text(client.key + client.certificate[:200])
+    (folder / "key.pem").write_text(client.key)
     (folder / "text").write_text("hello")
     (folder / "jks").write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     openssl(
@@ -288,6 +299,11 @@ def ssl_client(properties: dict[str, str]) -> CommandConfig:
             {"ssl.keystore.location": "locked.pem", "ssl.key.password": "wrong"},
             "does not open with ssl.key.password",
         ),
+        (
+            {"ssl.keystore.location": "locked.pem", "ssl.key.password": "x" * 1_024},
+            "ssl.key.password is longer than 1023 bytes",
+        ),
+        ({"ssl.truststore.location": "key.pem"}, "no certificate can be read from it"),
         ({"ssl.keystore.key": "k"}, "ssl.keystore.certificate.chain is not"),
         (
             {"ssl.keystore.certificate.chain": "-----BEGIN CERTIFICATE-----"},
@@ -329,6 +345,15 @@ def test_tls_that_can_be_had(authority: Authority, folder: Path) -> None:
     assert context.verify_mode.name == "CERT_REQUIRED"
     assert context.maximum_version.name == "TLSv1_2"
     assert context.cert_store_stats()["x509"] == 1
+
+
+def test_words_beside_certificates_are_passed_by(authority: Authority) -> None:
+    """keytool writes them in the language of whoever runs it."""
+    text = f"Aliasname: änderung\n{authority.path.read_text()}\n***\n"
+    client = ssl_client({"ssl.truststore.certificates": text})
+    assert isinstance(client.network, SecureSockets)
+    assert client.network._tls is not None
+    assert client.network._tls.context.cert_store_stats()["x509"] == 1
 
 
 # All of it.

@@ -140,6 +140,19 @@ def test_a_broker_that_is_not_trusted(
     play(story)
 
 
+def test_a_certificate_in_the_store_is_trusted_whoever_signed_it(
+    play: Play, certificates: Certificates
+) -> None:
+    async def story() -> None:
+        broker = SecureBroker(tls=certificates.context())
+        given = trusting(certificates)
+        given["ssl.truststore.location"] = str(certificates.broker.path)
+        async with broker.served(), admin_of(broker, given) as admin:
+            assert len(await admin.brokers()) == 1
+
+    play(story)
+
+
 def test_names_are_not_checked_when_that_is_said(play: Play, certificates: Certificates) -> None:
     async def story() -> None:
         broker = SecureBroker(tls=certificates.context("elsewhere"))

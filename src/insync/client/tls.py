@@ -17,6 +17,7 @@ from typing import Final
 from insync.rules.refusals import BadSetting
 
 PEM_BYTES_MAX: Final = 4 << 20
+KEY_PASSWORD_BYTES_MAX: Final = 1_023  # OpenSSL's
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 ENABLED: Final = "ssl.enabled.protocols"
@@ -90,11 +91,12 @@ def _limit_versions(context: ssl.SSLContext, text: str) -> None:
 
 def _trust(context: ssl.SSLContext, content: bytes, where: str) -> None:
     try:
-        context.load_verify_locations(cadata=content.decode("ascii", "replace"))
+        # Beside the certificates there may be words, as keytool writes them.
+        context.load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except ssl.SSLError as error:
         raise BadSetting(f"{where}: no certificate can be read from it ({_said(error)})") from None
-    if not context.cert_store_stats()["x509"]:
-        raise BadSetting(f"{where} holds no certificate")
+    # As Java has it: who is in the store is trusted, whoever signed for it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def _show_own(context: ssl.SSLContext, given: Mapping[str, str]) -> bool:
@@ -111,6 +113,8 @@ def _show_own(context: ssl.SSLContext, given: Mapping[str, str]) -> bool:
     if b"PRIVATE KEY-----" not in content:
         raise BadSetting(f"{where} holds no private key")
     password = given.get(KEY_PASSWORD)
+    if password is not None and len(password.encode()) > KEY_PASSWORD_BYTES_MAX:
+        raise BadSetting(f"{KEY_PASSWORD} is longer than {KEY_PASSWORD_BYTES_MAX} bytes")
     try:
         with _as_file(content) as path:
             context.load_cert_chain(path, password=_password(password, where))
