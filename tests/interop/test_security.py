@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from certificates import KEY_PASSWORD, Authority, Signed, locked
+from cluster_helpers import eventually
 
 from insync.cli import main as cli
 from insync.client.admin import Admin
@@ -18,7 +20,7 @@ from insync.client.admin_connections import Connections, Patience, parse_bootstr
 from insync.client.command_config import command_config
 from insync.client.connection import ClientConnection
 from insync.client.partition_client import PartitionClient
-from peers.apache_kafka import ApacheKafka
+from peers.apache_kafka import ApacheKafka, java_tool
 
 pytestmark = pytest.mark.interop
 
@@ -129,9 +131,15 @@ def test_every_tool_works_with_a_password(run: Run, authority: Authority, mechan
     topic = f"of-{mechanism}"
     create = ["--create", "--topic", topic, "--replica-assignment", "1:2"]
     assert run("LOCKED", client, "topics", *create) == (0, f"Created topic {topic}.\n", "")
-    code, out, err = run("LOCKED", client, "topics", "--list")
-    assert (code, err) == (0, "")
-    assert topic in out.splitlines()
+
+    def is_known() -> bool:
+        """To both brokers, which learn of it some time after it is made."""
+        code, out, err = run("LOCKED", client, "topics", "--list")
+        assert (code, err) == (0, "")
+        replicas_code, *_ = run("LOCKED", client, "replicas", "--topic", topic)
+        return topic in out.splitlines() and replicas_code == 0
+
+    eventually(is_known, within_s=30, what="both brokers know the topic")
     code, out, err = run("LOCKED", client, "configs", "--describe", "--entity-type", "brokers",
                          "--entity-name", "2", "--all")  # fmt: skip
     assert (code, err) == (0, "")
@@ -140,6 +148,28 @@ def test_every_tool_works_with_a_password(run: Run, authority: Authority, mechan
     assert (code, err) == (0, "")
     (row,) = json.loads(out)["followers"]
     assert (row["leader"], row["follower"], row["in_sync"]) == (1, 2, True)
+
+
+def test_kafkas_own_tools_take_the_same_file(
+    run: Run, kafka: ApacheKafka, authority: Authority, tmp_path: Path
+) -> None:
+    client = logged_in(authority, "PLAIN")
+    create = ["--create", "--topic", "shared", "--replica-assignment", "1:2"]
+    assert run("LOCKED", client, "topics", *create)[0] == 0
+
+    def listed() -> str:
+        return run("LOCKED", client, "topics", "--list")[1]
+
+    eventually(lambda: "shared" in listed().splitlines(), within_s=30, what="it is listed")
+    ours = listed()
+    tool = java_tool(
+        *("org.apache.kafka.tools.TopicCommand", "--list"),
+        *("--bootstrap-server", kafka.bootstrap_of("LOCKED")),
+        *("--command-config", str(tmp_path / "client.properties")),
+    )
+    done = subprocess.run(tool, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ours
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
