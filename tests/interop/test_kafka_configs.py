@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from cluster_helpers import create_topic
+from cluster_helpers import create_topic, eventually
 
 from insync.cli import main as cli
 from insync.testing.cluster import Cluster
@@ -94,10 +94,17 @@ def test_our_command_on_apache_kafka(capsys: pytest.CaptureFixture[str]) -> None
         capsys.readouterr()
         said = ours("--alter", "--topic", "t", "--add-config", "retention.ms=77,flush.ms=5")
         assert said == "Completed updating config for topic t.\n"
+
+        def is_told(setting: str, *asked: str) -> None:
+            """A broker learns of a change some time after the controller has taken it."""
+            eventually(lambda: setting in ours("--describe", *asked), within_s=30, what=setting)
+
+        is_told("flush.ms=5", "--topic", "t")
         ours("--alter", "--topic", "t", "--delete-config", "flush.ms")
         ours("--alter", "--broker", "1", "--add-config", "log.cleaner.threads=2")
         said = ours("--alter", "--broker-defaults", "--add-config", "message.max.bytes=1000000")
         assert said == "Completed updating default config for brokers in the cluster.\n"
+        is_told("message.max.bytes=1000000", "--broker-defaults")
         for asked in (
             ["--topic", "t"],
             ["--topic", "t", "--all"],
