@@ -1,7 +1,7 @@
 """`insync demo`: the documents' examples, then real clusters: a leader dies, others get slow.
 
 It grows with the project; for now it shows what the rules decide, that brokers which decide by them
-lose nothing, and the same decisions live, with faults.
+lose nothing, the same decisions live, with faults, and replicas that move under a throttle.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from insync.cli import demo_cluster, demo_in_sync
+from insync.cli import demo_cluster, demo_in_sync, demo_move
 from insync.cli.answer import Answer, JsonFlag
 from insync.cli.explain import timeline_data, timeline_view
 from insync.scenarios import library
@@ -47,12 +47,16 @@ def demo(*, as_json: JsonFlag = False) -> Answer:
         console.print(Group(*(timeline_view(timeline) for timeline in shown_first)))
         outcome = demo_cluster.play(console)
         in_sync = demo_in_sync.play(console)
+        moved = demo_move.play(console, as_json=as_json)
     is_well = wrong == 0 and outcome.is_well and all(shown.is_well for shown in in_sync)
+    is_well = is_well and moved.is_well
     closing = Text(
         f"{len(timelines)} scenarios, {statements} statements of the documents, {wrong} wrong. "
         f"{outcome.acknowledged:,} records acknowledged across the death of their leader, "
         f"{outcome.lost} lost. {sum(shown.is_well for shown in in_sync)} of {len(in_sync)} live "
-        "decisions as the documents say.",
+        "decisions as the documents say. "
+        f"{moved.bytes_moved / 1_000_000:.0f} MB moved at {100 * moved.of_quota:.0f} % of their "
+        f"quota, {moved.throttles_left} throttles left behind.",
         style="bold green" if is_well else "bold red",
     )
     return Answer(
@@ -60,6 +64,7 @@ def demo(*, as_json: JsonFlag = False) -> Answer:
             "scenarios": [timeline_data(timeline) for timeline in timelines],
             "cluster": asdict(outcome),
             "in_sync": [asdict(shown) for shown in in_sync],
+            "moved": asdict(moved),
         },
         view=closing,
         as_json=as_json,

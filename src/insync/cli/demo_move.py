@@ -1,0 +1,169 @@
+"""The demo's fourth part: replicas move under a throttle (KIP-73) while a client writes.
+
+What `insync reassign --execute --throttle --watch` does, with its progress bar: the cluster ends
+the throttle when the last replica has arrived, whoever watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+
+from insync.cli import move_view
+from insync.client import reassignments
+from insync.client.admin import Admin, NewTopic
+from insync.client.admin_connections import Connections
+from insync.client.partition_client import PartitionClient
+from insync.client.sockets import Sockets
+from insync.moves import cluster as clusters
+from insync.moves import execute as moves
+from insync.moves import throttle as throttles
+from insync.moves.progress import Look
+from insync.moves.watch import watch_moves
+from insync.rules.values import BrokerId, PartitionId
+from insync.testing.cluster import HOST, Cluster
+from insync.wire.configs import ConfigSource, Resource
+
+TOPIC: Final = "moving"
+PARTITIONS: Final = 12
+MB: Final = 1_000_000
+QUOTA: Final = 4 * MB
+VALUE: Final = bytes(10_000)
+VALUES_PER_APPEND: Final = 20
+APPENDS_PER_PARTITION: Final = 10
+FROM: Final = tuple(map(BrokerId, (1, 2)))
+TO: Final = tuple(map(BrokerId, (3, 2)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What moved, how fast, and what was left behind."""
+
+    bytes_moved: int
+    quota_bytes_per_s: int
+    took_s: float
+    acknowledged_meanwhile: int
+    throttles_left: int
+
+    @property
+    def of_quota(self) -> float:
+        return self.bytes_moved / self.took_s / self.quota_bytes_per_s
+
+    @property
+    def is_well(self) -> bool:
+        """A looser bound than the tests': this machine may be doing anything else as well."""
+        return self.throttles_left == 0 and self.of_quota <= 1.1 and self.acknowledged_meanwhile > 0  # noqa: PLR2004
+
+
+def play(console: Console, *, as_json: bool) -> Moved:
+    settings = {"min.insync.replicas": "2"}
+    with Cluster(brokers=3, settings=settings, with_faults=False) as cluster:
+        return asyncio.run(_play(cluster, console, as_json=as_json))
+
+
+async def _play(cluster: Cluster, console: Console, *, as_json: bool) -> Moved:
+    addresses = [(HOST, each.port) for each in cluster.brokers.values()]
+    async with Admin(Connections(Sockets(), addresses, client_id="insync-demo")) as admin:
+        await admin.create_topic(NewTopic(name=TOPIC, assignment=[FROM] * PARTITIONS))
+        clients = [
+            PartitionClient(Sockets(), addresses, TOPIC, number) for number in range(PARTITIONS)
+        ]
+        await asyncio.gather(*(_fill(client) for client in clients))
+        writing = _Writing(clients[0])
+        task = asyncio.create_task(writing.write())
+        try:
+            return await _move(admin, writing, console, as_json=as_json)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            for client in clients:
+                await client.close()
+
+
+async def _fill(client: PartitionClient) -> None:
+    for _ in range(APPENDS_PER_PARTITION):
+        await client.append([VALUE] * VALUES_PER_APPEND)
+
+
+class _Writing:
+    """Somebody who writes on while partitions move."""
+
+    def __init__(self, client: PartitionClient) -> None:
+        self._client = client
+        self.acknowledged = 0
+
+    async def write(self) -> None:
+        while True:
+            await self._client.append([b"more"])
+            self.acknowledged += 1
+            await asyncio.sleep(0.01)
+
+
+async def _move(admin: Admin, writing: _Writing, console: Console, *, as_json: bool) -> Moved:
+    plan = {(TOPIC, PartitionId(number)): TO for number in range(PARTITIONS)}
+    cluster = await clusters.look(admin)
+    prepared = moves.prepare(cluster, plan, is_additional=False)
+    size = PARTITIONS * APPENDS_PER_PARTITION * VALUES_PER_APPEND * len(VALUE)
+    console.print(
+        escape(
+            f"{PARTITIONS} partitions, {size / MB:.0f} MB, move from broker 1 to broker 3 at "
+            f"{QUOTA / MB:.0f} MB/s; a client writes on"
+        ),
+        highlight=False,
+    )
+    before, began_s = writing.acknowledged, time.monotonic()
+    outcome = await reassignments.start_with_throttle(
+        admin, plan, throttle_bytes_per_s=QUOTA, is_additional=False, timeout_ms=10_000
+    )
+    assert outcome.is_done, "a plan of our own"
+    ended_s = began_s
+    with move_view.screen(as_json=as_json) as screen:
+
+        def show(look: Look) -> None:
+            nonlocal ended_s
+            ended_s = time.monotonic()
+            screen.show(look)
+
+        await watch_moves(
+            admin,
+            prepared.moving,
+            frozenset(plan),
+            show=show,
+            complain=screen.complain,
+            clock_ms=lambda: time.monotonic_ns() // MB,
+            pause=lambda _: asyncio.sleep(0.2),
+        )
+    moved = Moved(
+        bytes_moved=size,
+        quota_bytes_per_s=QUOTA,
+        took_s=ended_s - began_s,
+        acknowledged_meanwhile=writing.acknowledged - before,
+        throttles_left=await _throttles_left(admin),
+    )
+    console.print(
+        escape(
+            f"done in {moved.took_s:.1f} s, {100 * moved.of_quota:.0f} % of the quota; "
+            f"{moved.acknowledged_meanwhile} writes were acknowledged meanwhile; "
+            f"throttles left behind: {moved.throttles_left}"
+        ),
+        highlight=False,
+    )
+    return moved
+
+
+async def _throttles_left(admin: Admin) -> int:
+    """Settings about throttles that somebody would have to remove."""
+    left = 0
+    topics = await admin.topic_configs([TOPIC]) or {}
+    names = [each for values in topics.values() for each in values.values()]
+    for broker in await admin.brokers():
+        names += await admin.configs(Resource.BROKER, str(broker.number))
+    for each in names:
+        is_throttle = each.name in (*throttles.RATES, *throttles.LISTS)
+        left += is_throttle and each.source is not ConfigSource.DEFAULT
+    return left
