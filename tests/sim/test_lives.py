@@ -24,6 +24,13 @@ def test_whatever_happens_every_promise_is_kept(seed: int) -> None:
     assert acknowledged > 0, "a life in which nothing was written shows nothing"
 
 
+@pytest.mark.property
+@pytest.mark.parametrize("seed", range(100, 112 if IS_THOROUGH else 102))
+def test_moves_among_the_troubles_all_end_and_leave_no_throttle(seed: int) -> None:
+    _, acknowledged = live(seed, SECONDS if IS_THOROUGH else 8.0, "moves")
+    assert acknowledged > 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1_000, 1_000 + LONG_LIVES_PER_MIX))
 @pytest.mark.parametrize("mix", MIXES)

@@ -177,6 +177,8 @@ class Monitor:
         self._must(len(set(isr)) == len(isr), f"{key}: the ISR {isr} names somebody twice")
         self._must(set(isr) <= set(state["replicas"]), f"{key}: {isr} are not all replicas")
         self._must(leader is None or leader in isr, f"{key}: {leader} leads and is not in {isr}")
+        passing = {*state["adding"], *state["removing"]}
+        self._must(passing <= set(state["replicas"]), f"{key}: {passing} are not all replicas")
 
     def _look_at_change(self, key: Partition, before: _Seen, after: _Seen) -> None:
         old, new = before.state, after.state
@@ -187,6 +189,10 @@ class Monitor:
             self._must(is_new, f"{key}: another leader in the same epoch")
         if new != old:
             self._must(after.version > before.version, f"{key}: changed at the same version")
+        gone = set(old["replicas"]) - set(new["replicas"])
+        if gone:
+            is_new = new["leader_epoch"] > old["leader_epoch"]
+            self._must(is_new, f"{key}: {gone} left, and may come back empty, in the same epoch")
         if new["leader"] == old["leader"]:
             self._look_at_joining(key, set(new["isr"]) - set(old["isr"]), new["leader"])
         elif new["leader"] is not None and not self._is_unclean:
@@ -299,21 +305,34 @@ class Monitor:
 
     def unhealed(self) -> str | None:
         """What is still not as it was before all trouble, if anything."""
-        for key, seen in self.states().items():
-            state = seen.state
-            if state["leader"] is None:
-                return f"{key} has no leader"
-            if set(state["isr"]) != set(state["replicas"]):
-                return f"{key}: only {state['isr']} of {state['replicas']} are in sync"
-            ends = set()
-            for number in state["replicas"]:
-                node = self._cluster.brokers[number].node
-                found = None if node is None else node.replicas.held.get(key)
-                if found is None or str(found.topic_id) != seen.topic_id:
-                    return f"{key}: {number} does not hold it"
+        found = (self._unhealed(key, seen) for key, seen in self.states().items())
+        return next((each for each in found if each is not None), None) or self._throttle_left()
+
+    def _unhealed(self, key: Partition, seen: _Seen) -> str | None:
+        state = seen.state
+        if state["leader"] is None:
+            return f"{key} has no leader"
+        if state["adding"] or state["removing"]:
+            return f"{key} is still moving to {state['replicas']}"
+        if set(state["isr"]) != set(state["replicas"]):
+            return f"{key}: only {state['isr']} of {state['replicas']} are in sync"
+        ends = set()
+        for number, broker in self._cluster.brokers.items():
+            found = None if broker.node is None else broker.node.replicas.held.get(key)
+            is_held = found is not None and str(found.topic_id) == seen.topic_id
+            if is_held != (number in state["replicas"]):
+                return f"{key}: {number} {'still holds' if is_held else 'does not hold'} it"
+            if found is not None:
                 ends |= {found.log.end, found.high_watermark}
-            if len(ends) > 1:
-                return f"{key}: ends and watermarks differ: {sorted(ends)}"
+        return f"{key}: ends and watermarks differ: {sorted(ends)}" if len(ends) > 1 else None
+
+    def _throttle_left(self) -> str | None:
+        """No throttle outlives its moves."""
+        for path, _ in self._entries("/admin/throttle_leases/"):
+            return f"{path} is still there"
+        for path, entry in self._entries("/config/"):
+            if b"throttled" in entry.value:
+                return f"{path}: a throttle is left behind: {entry.value!r}"
         return None
 
     def end_of(self, partition: Partition) -> int:

@@ -8,6 +8,11 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from kio.schema.alter_partition_reassignments.v0.request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kio.schema.create_partitions.v2.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_topics.v5.request import (
     CreatableTopic,
@@ -24,12 +29,19 @@ from kio.schema.list_offsets.v6.request import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
-from insync.client.partition_client import PRODUCE_VERSION, PartitionClient, Refused
+from insync.client.connection import Disconnected
+from insync.client.partition_client import (
+    ANSWER_WITHIN_S,
+    PRODUCE_VERSION,
+    PartitionClient,
+    Refused,
+)
 from insync.sim.checks import LifeFailed, Monitor, Partition, Witness
 from insync.sim.cluster import Cluster
 from insync.sim.network import SimHost
-from insync.wire import batches, messages
+from insync.wire import batches, messages, moves
 from insync.wire.apis import Api
+from insync.wire.moves import MovesStarted, StartMoves
 from insync.wire.produce import (
     ProducePartition,
     ProduceRequest,
@@ -104,6 +116,20 @@ class SimClient(PartitionClient):
 
     async def ask_anybody(self, request: Any) -> Any:
         return await self._ask_anybody(request)
+
+    async def start_moves(self, request: StartMoves) -> MovesStarted | None:
+        """The answer of the first broker that gives one; None: nobody knows what became of it."""
+        for address in self._bootstrap:
+            try:
+                async with asyncio.timeout(ANSWER_WITHIN_S):
+                    connection = await self._connection(address)
+                    body = moves.write_request(request)
+                    frame, at = await connection.ask(Api.START_MOVES, 0, [body])
+            except (Disconnected, TimeoutError):
+                self._drop(address)
+            else:
+                return moves.read_response(frame, at)
+        return None
 
     async def _ask_leader(
         self, api: Api, version: int, body: bytes
@@ -298,6 +324,16 @@ class Admin:
     async def delete(self, name: str) -> None:
         while f"/brokers/topics/{name}" in self._cluster.tree.entries:
             await self._ask(DeleteTopicsRequest(topic_names=(TopicName(name),), timeout=_timeout()))
+
+    async def move(self, partition: Partition, target: Sequence[int] | None) -> None:
+        """Or, without a target, cancel its move. Asked once: it may be refused."""
+        replicas = None if target is None else tuple(BrokerId(broker) for broker in target)
+        part = ReassignablePartition(partition_index=i32(partition[1]), replicas=replicas)
+        topic = ReassignableTopic(name=TopicName(partition[0]), partitions=(part,))
+        await self._ask(AlterPartitionReassignmentsRequest(topics=(topic,)))
+
+    async def start_moves(self, request: StartMoves) -> None:
+        await self._client.start_moves(request)
 
     async def _ask(self, request: Any) -> None:
         await self._client.ask_anybody(request)

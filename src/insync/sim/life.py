@@ -43,6 +43,7 @@ class Plan:
     unclean: bool
     segment_bytes: int
     policy: dict[str, str]
+    brokers: int
 
     @classmethod
     def draw(cls, random: Random, mix: str | None) -> Plan:
@@ -58,6 +59,7 @@ class Plan:
             unclean=random.random() < 0.1 and not is_power,  # noqa: PLR2004
             segment_bytes=random.choice((2_048, 16_384, 1 << 30)),
             policy=_draw_policy(random),
+            brokers=4 if mix == "moves" else 3,
         )
 
 
@@ -84,6 +86,7 @@ class Life:
         self.cluster = Cluster(
             loop,
             self._new_random(),
+            brokers=self.plan.brokers,
             settings={
                 "min.insync.replicas": str(self.plan.min_isr),
                 "unclean.leader.election.enable": str(unclean).lower(),

@@ -7,10 +7,12 @@ import json
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from insync.sim.checks import Partition
 from insync.sim.clients import Admin, Clients
 from insync.sim.cluster import Broker, Cluster
 from insync.sim.reads import READ_S
 from insync.sim.store import SESSION_TIMEOUT_MS
+from insync.wire.moves import Move, StartMoves
 
 HOUR_MS = 3_600_000
 TOPICS_MAX = 6
@@ -23,6 +25,16 @@ MIXES: dict[str, tuple[str, ...]] = {
     "store": ("cut_off_briefly", "cut_off_long", "freeze_store", "slow_store", "bounce", "kill"),
     "disks": ("fill_disk", "fail_reads", "cool_disk", "die_in_append", "kill", "cut_link"),
     "topics": ("make_topic", "make_topic", "drop_topic", "grow_topic", "kill", "bounce", "isolate"),
+    "moves": (
+        "move",
+        "move",
+        "move_throttled",
+        "cancel",
+        "kill",
+        "bounce",
+        "die_mid_move",
+        "isolate",
+    ),
     "power": ("lose_power",),
 }
 MIXES["everything"] = (
@@ -290,6 +302,61 @@ class Troubles:
         await self._admin.grow(self._topic, count + 1)
         self._clients.attend((self._topic, count))
 
+    # Moves.
+
+    async def move(self) -> None:
+        """Anywhere, a replica more or less included, also in place of a move under way."""
+        partition, target = self._any_move()
+        self._cluster.note("move", partition, target)
+        await self._admin.move(partition, target)
+
+    async def move_throttled(self) -> None:
+        """Several at once, with a throttle that nobody takes away."""
+        asked = dict(self._any_move() for _ in range(self._random.randint(1, 3)))
+        self._cluster.note("move throttled", asked)
+        await self._admin.start_moves(
+            StartMoves(
+                tuple(Move(*partition, target) for partition, target in asked.items()),
+                throttle_bytes_per_s=self._random.choice((100_000, 1_000_000)),
+                is_additional=self._random.choice((True, True, False)),
+            )
+        )
+
+    async def cancel(self) -> None:
+        partition, _ = self._any_move()
+        self._cluster.note("cancel", partition)
+        await self._admin.move(partition, None)
+
+    async def die_mid_move(self) -> None:
+        """The controller, at one of the next steps it makes, which are those of a move."""
+        number = self._cluster.controller()
+        store = None if number is None else self._cluster.brokers[number].store
+        if number is None or store is None:
+            return
+        steps = self._random.randint(1, 3)
+
+        def die() -> None:
+            nonlocal steps
+            steps -= 1
+            if steps == 0:
+                self._cluster.kill_from_within(number)
+
+        if self._random.choice((True, False)):
+            store.before_controller_step = die
+        else:
+            store.after_controller_step = die
+        await self.move_throttled()
+        await self._last(0.1, 3.0)
+        store.before_controller_step = store.after_controller_step = _nothing
+        await self._cluster.start(number)
+
+    def _any_move(self) -> tuple[Partition, tuple[int, ...]]:
+        partition = self._random.choice(list(self._clients.partitions))
+        brokers = list(self._cluster.brokers)
+        factor = self._factor + self._random.choice((-1, 0, 0, 0, 1))
+        target = self._random.sample(brokers, min(max(1, factor), len(brokers)))
+        return partition, tuple(target)
+
     # Nothing.
 
     async def quiet(self) -> None:
@@ -300,3 +367,7 @@ class Troubles:
         await asyncio.gather(*others, return_exceptions=True)
         await self._cluster.heal()
         await self._last(2.0, 8.0)
+
+
+def _nothing() -> None:
+    pass
