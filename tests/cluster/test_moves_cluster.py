@@ -1,0 +1,135 @@
+"""Replicas move between real processes under load, and whoever dies meanwhile, nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from cluster_helpers import (
+    IntegerProducer,
+    admin,
+    check_nothing_lost,
+    eventually,
+    partitions_of,
+)
+from confluent_kafka.admin import NewTopic
+from kio.schema.errors import ErrorCode
+from kio_client import KioClient
+from raw_client import Talk
+from segment_files import check_identical
+
+from insync.testing.cluster import Cluster
+from insync.wire import moves
+from insync.wire.apis import Api
+from insync.wire.moves import Move, MovesStarted, StartMoves
+
+pytestmark = pytest.mark.process
+
+TOPIC, PARTITIONS = "moved", 3
+SOURCE, DESTINATION = 1, 4
+BEFORE, AFTER = [SOURCE, 2, 3], [DESTINATION, 2, 3]
+THROTTLE = 5_000_000
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    settings = {
+        "min.insync.replicas": "2",
+        "broker.session.timeout.ms": "1000",
+        "broker.heartbeat.interval.ms": "100",
+    }
+    with Cluster(brokers=4, settings=settings) as started:
+        client = admin(started)
+        topic = NewTopic(TOPIC, PARTITIONS, replica_assignment=[BEFORE] * PARTITIONS)
+        client.create_topics([topic])[TOPIC].result(10)
+        yield started
+
+
+def start(cluster: Cluster, target: list[int], *, throttle: int = THROTTLE) -> MovesStarted:
+    wanted = tuple(Move(TOPIC, number, tuple(target)) for number in range(PARTITIONS))
+    body = moves.write_request(StartMoves(wanted, throttle_bytes_per_s=throttle))
+    with Talk(cluster.brokers[2].port) as talk:
+        frame, at = talk.ask(Api.START_MOVES, 0, body)
+        return moves.read_response(frame, at)
+
+
+def controller(cluster: Cluster) -> int:
+    with KioClient(cluster.brokers[2].port) as kio:
+        return int(kio.ask(Api.DESCRIBE_CLUSTER, 0, {}).controller_id)
+
+
+def is_moved(cluster: Cluster) -> bool:
+    found = partitions_of(cluster, TOPIC).values()
+    return all(each.replicas == AFTER and sorted(each.isrs) == sorted(AFTER) for each in found)
+
+
+def throttles(cluster: Cluster) -> list[str]:
+    """Every setting that throttles and is not a default."""
+    owners = [(TOPIC_RESOURCE, TOPIC), *((BROKER_RESOURCE, str(b)) for b in cluster.brokers)]
+    found = []
+    for kind, name in owners:
+        port = cluster.brokers[int(name) if kind == BROKER_RESOURCE else 2].port
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        with KioClient(port) as kio:
+            (result,) = kio.ask(Api.DESCRIBE_CONFIGS, 4, {"resources": [resource]}).results
+        own = {1, 2}  # a topic's, or a broker's, set at run time
+        found += [
+            f"{name}: {each.name}"
+            for each in result.configs
+            if "throttled" in each.name and each.config_source in own and each.value
+        ]
+    return found
+
+
+VICTIMS: dict[str, Callable[[Cluster], int | None]] = {
+    "nobody": lambda _: None,
+    "the source": lambda _: SOURCE,
+    "the destination": lambda _: DESTINATION,
+    "the controller": controller,
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_move_under_load_survives_the_death_of(cluster: Cluster, victim: str) -> None:
+    producer = IntegerProducer(cluster, TOPIC, partitions=PARTITIONS)
+    producer.send(3_000)
+    producer.flush()
+    for other in (1, 2, 3):  # whoever leads: nothing arrives yet
+        cluster.cut(other, DESTINATION)
+    assert start(cluster, AFTER).error == ErrorCode.none.value
+    produce(producer, 0.3)
+    assert not is_moved(cluster)
+    dead = VICTIMS[victim](cluster)
+    if dead is not None:
+        cluster.kill(dead)
+        produce(producer, 0.5)
+        cluster.restart(dead)
+    cluster.heal()
+
+    def moves_on() -> bool:
+        producer.send(20)
+        return is_moved(cluster)
+
+    eventually(moves_on, within_s=40, what="every partition has moved")
+    produce(producer, 0.2)
+    producer.flush()
+    assert producer.errors == []
+    check_nothing_lost(cluster, producer)
+    eventually(lambda: not throttles(cluster), within_s=10, what="no throttle is left")
+    folders = [each.log_dir for each in cluster.brokers.values()]
+    eventually(
+        lambda: not list(folders[SOURCE - 1].glob(f"{TOPIC}-*")),
+        within_s=10,
+        what="the source's files are gone",
+    )
+    for number in range(PARTITIONS):
+        end = len(producer.acknowledged[number])
+        check_identical([folders[b - 1] / f"{TOPIC}-{number}" for b in AFTER], up_to=end)
+
+
+def produce(producer: IntegerProducer, seconds: float) -> None:
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        producer.send(20)
