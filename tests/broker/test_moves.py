@@ -33,6 +33,7 @@ from insync.metadata import paths
 from insync.metadata.records import TopicRecord, decode_config, encode_config
 from insync.metadata.store import Write
 from insync.rules.values import BrokerId
+from insync.sim.checks import Monitor
 from insync.sim.cluster import PORT, Cluster
 from insync.wire import messages, moves
 from insync.wire.any_version import build
@@ -354,6 +355,31 @@ def test_away_and_back_at_once_starts_from_nothing_and_loses_nothing() -> None:
         assert values == [b"%d" % turn for turn in range(6)]
 
     play(story)
+
+
+def test_what_was_asked_before_leaving_does_not_count_after_coming_back() -> None:
+    """A fetch is under way while its sender leaves, deletes its log and comes back, empty."""
+
+    async def story(cluster: Cluster) -> None:
+        monitor = Monitor(cluster, unclean=False)
+        await topic(cluster, (ONE, TWO))
+        client = client_of(cluster)
+        for turn in range(12):
+            cluster.network.quicken(1, 2)
+            await client.append([b"%d" % turn])
+            await until(lambda: isr_of(cluster) == [1, 2])
+            await asyncio.sleep(0.3)
+            cluster.network.slow(1, 2, latency_s_max=1.0)
+            await client.append([b"and %d" % turn])
+            await asyncio.sleep(0.02 * turn)
+            await move(cluster, 1, 3)
+            await until(lambda: moved_to(cluster, 1, 3))
+            await until(lambda: KEY not in node_of(cluster, 2).replicas.held)
+            await move(cluster, 1, 2)
+            await until(lambda: moved_to(cluster, 1, 2), within_s=30)
+            monitor.raise_failure()
+
+    play(story, within_s=3000)
 
 
 def test_a_topic_may_be_deleted_while_it_moves() -> None:
