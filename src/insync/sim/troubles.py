@@ -26,14 +26,8 @@ MIXES: dict[str, tuple[str, ...]] = {
     "disks": ("fill_disk", "fail_reads", "cool_disk", "die_in_append", "kill", "cut_link"),
     "topics": ("make_topic", "make_topic", "drop_topic", "grow_topic", "kill", "bounce", "isolate"),
     "moves": (
-        "move",
-        "move",
-        "move_throttled",
-        "cancel",
-        "kill",
-        "bounce",
-        "die_mid_move",
-        "isolate",
+        *("move", "move", "move_throttled", "cancel", "cancel", "die_mid_move"),
+        *("kill", "bounce", "isolate", "slow_link"),
     ),
     "power": ("lose_power",),
 }
@@ -317,15 +311,24 @@ class Troubles:
         await self._admin.start_moves(
             StartMoves(
                 tuple(Move(*partition, target) for partition, target in asked.items()),
-                throttle_bytes_per_s=self._random.choice((100_000, 1_000_000)),
+                throttle_bytes_per_s=self._random.choice((20_000, 200_000)),
                 is_additional=self._random.choice((True, True, False)),
             )
         )
 
     async def cancel(self) -> None:
-        partition, _ = self._any_move()
+        """What moves, if anything does."""
+        moving = [key for key in self._clients.partitions if self._is_moving(key)]
+        partition = self._random.choice(moving) if moving else self._any_move()[0]
         self._cluster.note("cancel", partition)
         await self._admin.move(partition, None)
+
+    def _is_moving(self, partition: Partition) -> bool:
+        name, number = partition
+        path = f"/brokers/topics/{name}/partitions/{number}/state"
+        entry = self._cluster.tree.entries.get(path)
+        state = {} if entry is None else json.loads(entry.value)
+        return bool(state.get("adding") or state.get("removing"))
 
     async def die_mid_move(self) -> None:
         """The controller, at one of the next steps it makes, which are those of a move."""
