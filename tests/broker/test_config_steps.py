@@ -178,6 +178,23 @@ def test_what_is_refused_changes_nothing(
     play(story)
 
 
+def test_kafkas_tool_takes_its_throttles_away() -> None:
+    """It deletes three settings of a broker in one request; the third we never have."""
+    rates = [f"{side}.replication.throttled.rate" for side in ("leader", "follower")]
+    third = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+    async def story(world: World) -> None:
+        await world.alter(BROKER, "1", *((SET, name, "1000") for name in rates))
+        assert world.stored("/config/brokers/1") == dict.fromkeys(rates, "1000")
+        done = await world.alter(BROKER, "1", *((DELETE, each, None) for each in [*rates, third]))
+        assert done == (ErrorCode.none, "")
+        assert world.stored("/config/brokers/1") == {}
+        told = await world.alter(BROKER, "1", (SET, third, "1000"))
+        assert told[0] is ErrorCode.invalid_config
+
+    play(story)
+
+
 def test_trying_out_changes_nothing() -> None:
     async def story(world: World) -> None:
         before = dict(world.store.snapshot())
