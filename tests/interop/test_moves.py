@@ -15,7 +15,7 @@ from cluster_helpers import (
     eventually,
     partitions_of,
 )
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import ConfigResource, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 
 from insync.testing.cluster import Cluster
@@ -56,6 +56,22 @@ def replicas_of(cluster: Cluster) -> list[list[int]]:
     return [each.replicas for each in partitions_of(cluster, TOPIC).values()]
 
 
+def throttles(cluster: Cluster) -> list[str]:
+    """What is set to throttle, of the topic and of every broker."""
+    client = admin(cluster)
+    owners = [ConfigResource(ConfigResource.Type.TOPIC, TOPIC)]
+    owners += [ConfigResource(ConfigResource.Type.BROKER, str(b)) for b in cluster.brokers]
+    told = [
+        asked.result(10) for owner in owners for asked in client.describe_configs([owner]).values()
+    ]
+    return [
+        f"{name}={entry.value}"
+        for settings in told
+        for name, entry in settings.items()
+        if "throttled" in name and not entry.is_default
+    ]
+
+
 def test_kafka_reassign_partitions_proposes_a_plan(own_cluster: Cluster, tmp_path: Path) -> None:
     topics = tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
@@ -82,21 +98,18 @@ def test_kafka_reassign_partitions_moves(
         own_cluster.cut(source, 3)
     said = reassign(own_cluster, "--execute", "--reassignment-json-file", plan, *throttle)
     assert f"Successfully started partition reassignments for {TOPIC}-0,{TOPIC}-1" in said
+    assert bool(throttles(own_cluster)) == bool(throttle)
     listed = reassign(own_cluster, "--list")
     assert f"{TOPIC}-0: replicas: 3,2,1. adding: 3. removing: 1." in listed
     said = reassign(own_cluster, "--verify", "--reassignment-json-file", plan)
     assert f"Reassignment of partition {TOPIC}-0 is still in progress." in said
     own_cluster.heal()
     eventually(lambda: replicas_of(own_cluster) == [AFTER] * 2, within_s=30, what="it has moved")
-    preserving = () if throttle else ("--preserve-throttles",)
-    said = reassign(own_cluster, "--verify", "--reassignment-json-file", plan, *preserving)
+    said = reassign(own_cluster, "--verify", "--reassignment-json-file", plan)
     assert f"Reassignment of partition {TOPIC}-0 is completed." in said
     assert "No partition reassignments found." in reassign(own_cluster, "--list")
     check_nothing_lost(own_cluster, producer)
-    described = java(
-        "TopicCommand", "--bootstrap-server", own_cluster.bootstrap, "--describe", "--topic", TOPIC
-    )
-    assert "throttled" not in described
+    assert throttles(own_cluster) == []
 
 
 def test_kafka_reassign_partitions_cancels(own_cluster: Cluster, tmp_path: Path) -> None:
@@ -106,16 +119,13 @@ def test_kafka_reassign_partitions_cancels(own_cluster: Cluster, tmp_path: Path)
     plan = plan_file(tmp_path, AFTER)
     for source in BEFORE:
         own_cluster.cut(source, 3)
-    reassign(own_cluster, "--execute", "--reassignment-json-file", plan)
-    said = reassign(
-        own_cluster, "--cancel", "--reassignment-json-file", plan, "--preserve-throttles"
-    )
+    reassign(own_cluster, "--execute", "--reassignment-json-file", plan, "--throttle", "1000")
+    said = reassign(own_cluster, "--cancel", "--reassignment-json-file", plan)
     assert re.search(rf"Successfully cancelled partition reassignments for: {TOPIC}-0", said)
     assert [sorted(each) for each in replicas_of(own_cluster)] == [BEFORE] * 2
-    said = reassign(
-        own_cluster, "--cancel", "--reassignment-json-file", plan, "--preserve-throttles"
-    )
+    said = reassign(own_cluster, "--cancel", "--reassignment-json-file", plan)
     assert "None of the specified partition reassignments are active." in said
+    assert throttles(own_cluster) == []
 
 
 def test_kafka_log_dirs_and_leader_election(own_cluster: Cluster, tmp_path: Path) -> None:
