@@ -104,7 +104,8 @@ class World:
         ).stdout
 
     def throttles(self) -> dict[str, str]:
-        """What is set, as another client sees it."""
+        """What is set, as another client sees it; a fresh one, which knows who is where now."""
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap, **QUIET})
         resources = [ConfigResource(ResourceType.TOPIC, self.topic)]
         resources += [ConfigResource(ResourceType.BROKER, str(node)) for node in self.kafka.nodes]
         dynamic = (
@@ -115,7 +116,7 @@ class World:
         return {
             f"{resource.name} {name}": entry.value
             for resource in resources
-            for name, entry in self.admin.describe_configs([resource])[resource].result(30).items()
+            for name, entry in admin.describe_configs([resource])[resource].result(30).items()
             if "throttled" in name and entry.source in dynamic and entry.value
         }
 

@@ -209,6 +209,8 @@ def test_without_a_journal_rates_stay_for_lists_that_are_not_the_plans(file: Jou
     assert cluster.throttles() == {"broker 1": BOTH, "topic t": {LEADER_LIST: "5:2"}}
     cluster.topics_set["t"] = {LEADER_LIST: "*"}
     assert clear(cluster, file, 0) == throttle.Ended()
+    cluster.topics_set["t"] = {}
+    assert clear(cluster, file, 0) == throttle.Ended(), "nothing says that the rates are its"
 
 
 # --sweep.

@@ -20,7 +20,11 @@ _BYTES: Final = {
     "mib": 1 << 20,
     "gib": 1 << 30,
 }
-_BITS: Final = {"bit": 1, "kbit": 1_000, "mbit": 1_000_000, "gbit": 1_000_000_000}
+_BITS: Final = {
+    f"{prefix}{unit}": factor
+    for prefix, factor in (("", 1), ("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000))
+    for unit in ("bit", "bps")
+}
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -37,10 +41,13 @@ def rate(text: str, *, flag: str) -> int:
 
 def network(text: str, *, flag: str) -> int:
     """Bytes per second of `1Gbit`, or of a rate in bytes."""
-    match = re.fullmatch(rf"{_NUMBER} ?([a-z]+?)(?:/s|ps)?", text.strip().lower())
+    match = re.fullmatch(rf"{_NUMBER} ?([a-z]+?)(?:/s)?", text.strip().lower())
     factor = None if match is None else _BITS.get(match[2])
     if match is None or factor is None:
-        return rate(text, flag=flag)
+        try:
+            return rate(text, flag=flag)
+        except BadSetting:
+            raise BadSetting(f"{flag}: {text!r} is no network; write it as 1Gbit") from None
     return _whole(Fraction(match[1]) * factor / 8, text, flag)
 
 

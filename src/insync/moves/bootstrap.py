@@ -91,8 +91,11 @@ async def bootstrap(
             while not has_caught_up:
                 try:
                     cluster = await clusters.look(admin)
-                    show(await watch.look(cluster))
-                    has_caught_up = not _behind(cluster, copies, broker)
+                    look = await watch.look(cluster)
+                    show(look)
+                    # A broker that has just died is in sync until that is noticed.
+                    is_there = broker in cluster.alive and broker not in look.silent
+                    has_caught_up = is_there and not _behind(cluster, copies, broker)
                 except Refusal as refusal:
                     complain(str(refusal))
                 if not has_caught_up:

@@ -236,7 +236,10 @@ async def clear_of_plan(
     alive: Iterable[BrokerId],
     partitions: AbstractSet[TopicPartition],
 ) -> Ended:
-    """Take the plan's partitions out of the lists, and the rates too once no list is left."""
+    """Take the plan's partitions out of the lists, and the rates too if that was all there was.
+
+    Rates with no entry of the plan beside them tell nothing of whose they are, and stay.
+    """
     lists = await lists_of(admin, topics)
     ours = {
         name: SomeReplicas(
@@ -247,7 +250,7 @@ async def clear_of_plan(
     }
     ours = {name: each for name, each in ours.items() if each.replicas}
     rates: dict[tuple[BrokerId, str], RateChange] = {}
-    if all(lists[name] == ours.get(name) for name in lists):
+    if ours and all(lists[name] == ours.get(name) for name in lists):
         now = await rates_of(admin, alive)
         rates = {key: RateChange(before=None, given=value) for key, value in now.items()}
     journal = Journal(lists=ours, rates=rates)
