@@ -94,7 +94,6 @@ async def execute(admin: Admin, asked: Asked) -> Told:
     await moves.start(
         admin,
         file,
-        cluster,
         prepared,
         throttle_bytes_per_s=asked.throttle_bytes_per_s,
         is_additional=asked.is_additional,
@@ -135,12 +134,16 @@ def monotonic_ms() -> int:
 
 
 def _started_text(asked: Asked, prepared: Prepared, *, has_lease: bool) -> str:
-    must_verify = asked.throttle_bytes_per_s is not None and not asked.watches and not has_lease
+    is_throttled = asked.throttle_bytes_per_s is not None and bool(prepared.moving)
+    must_verify = is_throttled and not asked.watches and not has_lease
     warning = reassign_lines.VERIFY_WARNING if must_verify else ""
     return (
         reassign_lines.current(prepared.before)
         + warning
-        + reassign_lines.started(asked.plan, throttle_bytes_per_s=asked.throttle_bytes_per_s)
+        + reassign_lines.started(
+            asked.plan,
+            throttle_bytes_per_s=asked.throttle_bytes_per_s if prepared.moving else None,
+        )
     )
 
 
@@ -171,6 +174,10 @@ async def _watch(
                 admin,
                 moving,
                 partitions,
+                is_reached=lambda now: all(
+                    each is Standing.COMPLETED
+                    for each in moves.standing(now, asked.plan or {}).values()
+                ),
                 show=show,
                 complain=screen.complain,
                 clock_ms=monotonic_ms,
@@ -200,7 +207,7 @@ async def _watch(
 async def end_throttle(admin: Admin, asked: Asked, cluster: ClusterNow) -> Ended:
     """What our journal says; where there is none, the cluster or somebody else sees to it."""
     file = asked.journal(cluster)
-    with file.locked():
+    async with file.locked_when_free():
         return await throttles.end(admin, file, active=cluster.active)
 
 

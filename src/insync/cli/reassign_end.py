@@ -48,7 +48,13 @@ async def sweep(admin: Admin, asked: Asked) -> Told:
         data={
             **ended_data(swept.ended),
             "others": [
-                {"kind": each.kind, "name": each.name, "setting": each.setting, "value": each.value}
+                {
+                    "kind": each.kind,
+                    "name": each.name,
+                    "setting": each.setting,
+                    "value": each.value,
+                    "needed": each.is_needed,
+                }
                 for each in swept.others
             ],
             "others_removed": swept.removed_others,
@@ -60,9 +66,10 @@ async def sweep(admin: Admin, asked: Asked) -> Told:
 
 def _swept(swept: Swept) -> str:
     text = reassign_lines.cleared(swept.ended) + problems_text(swept.ended)
-    if swept.others:
-        word = "Removed" if swept.removed_others else "Left alone (remove with --force)"
-        text += "".join(f"{word}: {_leftover(each)}\n" for each in swept.others)
+    word = "Removed" if swept.removed_others else "Left alone (remove with --force)"
+    for each in swept.others:
+        fate = "Needed by moves under way" if each.is_needed else word
+        text += f"{fate}: {_leftover(each)}\n"
     return text or "No throttle is left behind.\n"
 
 

@@ -66,7 +66,6 @@ def check_rates_can_be_set(cluster: ClusterNow, prepared: Prepared) -> None:
 async def start(
     admin: Admin,
     file: JournalFile,
-    cluster: ClusterNow,
     prepared: Prepared,
     *,
     throttle_bytes_per_s: int | None,
@@ -86,6 +85,9 @@ async def start(
         )
         return
     with file.locked():
+        # Measuring took its time: somebody may have begun something meanwhile.
+        cluster = await look(admin)
+        prepared = prepare(cluster, prepared.plan, is_additional=is_additional)
         if file.read().bootstrapping is not None:
             raise AnotherTool(
                 f"broker {file.read().bootstrapping} is being bootstrapped under a throttle; wait "
@@ -170,7 +172,7 @@ async def clear_throttle(admin: Admin, file: JournalFile, cluster: ClusterNow, p
     Without a journal (the move was started elsewhere) the plan's own entries leave the lists, and
     the rates go when no list is left that they could limit. The rest is the operator's.
     """
-    with file.locked():
+    async with file.locked_when_free():
         if not file.read().is_empty:
             return await throttles.end(admin, file, active=cluster.active)
         return await throttles.clear_of_plan(admin, cluster.topics, cluster.alive, plan.keys())

@@ -10,12 +10,13 @@ values for the operator's.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,8 @@ from insync.rules.values import BrokerId, PartitionId
 
 VERSION: Final = 1
 STATE_VARIABLE: Final = "INSYNC_STATE_DIR"
+FREE_WITHIN_S: Final = 60.0
+ASK_AGAIN_AFTER_S: Final = 0.2
 
 
 class AnotherTool(Refusal):
@@ -80,22 +83,38 @@ class JournalFile:
         """Refused at once if another tool holds it; a dead tool holds nothing."""
         try:
             self._lock.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock.open("a+") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    file.seek(0)
-                    who = file.read(20).strip()
-                    raise AnotherTool(
-                        f"another insync (process {who}) is changing moves or throttles of this "
-                        "cluster; wait until it is done"
-                    ) from None
-                file.truncate(0)
-                file.write(f"{os.getpid()}\n")
-                file.flush()
-                yield
+            file = self._lock.open("a+")
         except OSError as error:
             raise BadJournal(f"cannot use {self._lock.parent}: {error.strerror}") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                who = file.read(20).strip()
+                raise AnotherTool(
+                    f"another insync (process {who}) is changing moves or throttles of this "
+                    "cluster; wait until it is done"
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+
+    @asynccontextmanager
+    async def locked_when_free(self) -> AsyncIterator[None]:
+        """The same with patience: whoever ends a throttle has come too far to be refused."""
+        deadline_s = asyncio.get_running_loop().time() + FREE_WITHIN_S
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(self.locked())
+                    break
+                except AnotherTool:
+                    if asyncio.get_running_loop().time() > deadline_s:
+                        raise
+                    await asyncio.sleep(ASK_AGAIN_AFTER_S)
+            yield
 
     def read(self) -> Journal:
         try:

@@ -12,6 +12,8 @@ from insync.moves.throttle import Ended
 from insync.rules.throttled_replicas import SomeReplicas
 from insync.wire.configs import Resource
 
+DEFAULT = "<default>"  # as Kafka writes the default of all brokers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
@@ -21,6 +23,7 @@ class Leftover:
     name: str
     setting: str
     value: str
+    is_needed: bool  # a move under way may rely on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,28 +42,29 @@ async def sweep(admin: Admin, file: JournalFile, cluster: ClusterNow, *, force: 
         ended = await throttles.end(admin, file, active=cluster.active)
         journal = file.read()
         others = [each for each in await _all(admin, cluster) if not _is_ours(each, journal)]
-        if force:
-            busy = {topic for topic, _ in cluster.active}
-            others = [
-                each
-                for each in others
-                if (each.kind == "topic" and each.name not in busy)
-                or (each.kind == "broker" and not busy)
-            ]
-            for each in others:
+        for each in others if force else ():
+            if not each.is_needed:
                 kind = Resource.TOPIC if each.kind == "topic" else Resource.BROKER
-                await admin.alter_configs(kind, each.name, given={}, deleted=[each.setting])
+                name = "" if each.name == DEFAULT else each.name
+                await admin.alter_configs(kind, name, given={}, deleted=[each.setting])
     return Swept(ended=ended, others=tuple(others), removed_others=force)
 
 
 async def _all(admin: Admin, cluster: ClusterNow) -> list[Leftover]:
     lists = await throttles.lists_of(admin, cluster.topics)
-    rates = await throttles.rates_of(admin, cluster.alive)
+    rates = await throttles.rates_of(admin, cluster.alive | {throttles.ALL_BROKERS})
+    busy = {topic for topic, _ in cluster.active}
     return [
-        Leftover(kind="topic", name=topic, setting=key, value=str(found))
+        Leftover(kind="topic", name=topic, setting=key, value=str(found), is_needed=topic in busy)
         for (topic, key), found in sorted(lists.items(), key=lambda each: each[0])
     ] + [
-        Leftover(kind="broker", name=str(broker), setting=key, value=value)
+        Leftover(
+            kind="broker",
+            name=DEFAULT if broker == throttles.ALL_BROKERS else str(broker),
+            setting=key,
+            value=value,
+            is_needed=bool(busy),
+        )
         for (broker, key), value in sorted(rates.items())
     ]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from insync.client.admin import Admin
+from insync.client.admin import Admin, ConfigValue
 from insync.client.admin_connections import Refused
 from insync.moves.journal import Journal, JournalFile, RateChange
 from insync.rules.move_plan import (
@@ -135,11 +135,18 @@ async def rates_of(admin: Admin, brokers: Iterable[BrokerId]) -> dict[tuple[Brok
     for broker in sorted(brokers):
         is_default = broker == ALL_BROKERS
         own = ConfigSource.DYNAMIC_DEFAULT_BROKER if is_default else ConfigSource.DYNAMIC_BROKER
-        for each in await admin.configs(Resource.BROKER, _entity(broker)):
+        for each in await _settings(admin, broker):
             is_own = each.source is own
             if each.name in RATES and is_own and each.value is not None:
                 found[broker, each.name] = each.value
     return found
+
+
+async def _settings(admin: Admin, broker: BrokerId) -> list[ConfigValue]:
+    try:
+        return await admin.configs(Resource.BROKER, _entity(broker))
+    except Refusal as refusal:
+        raise CannotThrottle(f"broker {broker} does not tell its rates: {refusal}") from None
 
 
 async def limits_of(admin: Admin, brokers: Iterable[BrokerId]) -> dict[tuple[BrokerId, str], int]:
@@ -147,7 +154,7 @@ async def limits_of(admin: Admin, brokers: Iterable[BrokerId]) -> dict[tuple[Bro
     return {
         (broker, each.name): int(each.value)
         for broker in sorted(brokers)
-        for each in await admin.configs(Resource.BROKER, str(broker))
+        for each in await _settings(admin, broker)
         if each.name in RATES and each.value is not None and each.value.isdecimal()
     }
 
@@ -174,7 +181,12 @@ async def set_throttle(
     bootstrapping: BrokerId | None = None,
 ) -> None:
     """Journal, then set; refused means that nothing of it is left set."""
-    rates = await rates_of(admin, throttle.brokers)
+    try:
+        rates = await rates_of(admin, throttle.brokers)
+    except CannotThrottle as refusal:
+        raise CannotThrottle(
+            f"{refusal}; start it, or leave out the throttle; nothing was changed"
+        ) from None
     lists = await lists_of(admin, {topic for topic, _ in throttle.lists})
     before = file.read()
 

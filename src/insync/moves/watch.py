@@ -19,6 +19,7 @@ from insync.rules.values import BrokerId
 LOOK_EVERY_S = 1.0
 LIMITS_EVERY_MS = 5_000
 PATIENCE_MS = 30_000
+SETTLED_MS = 5_000
 
 Show = Callable[[Look], None]
 IsMoving = Callable[[Partition, BrokerId], bool]
@@ -127,6 +128,7 @@ async def watch_moves(
     moving: Mapping[TopicPartition, Move],
     partitions: frozenset[TopicPartition],
     *,
+    is_reached: Callable[[ClusterNow], bool],
     show: Show,
     complain: Callable[[str], None],
     clock_ms: Callable[[], int],
@@ -135,15 +137,22 @@ async def watch_moves(
 ) -> ClusterNow:
     """Until none of these partitions moves any more; the cluster as it is then.
 
-    A cluster that cannot be asked for a while is asked again: the move goes on without us.
+    A cluster that cannot be asked for a while is asked again: the move goes on without us. Brokers
+    learn of a change one after the other, so an end that was not reached is looked at twice.
     """
     watch = Watch(admin, moving, clock_ms=clock_ms, patience_ms=patience_ms)
+    at_rest_ms: int | None = None
     while True:
         try:
             cluster = await clusters.look(admin)
-            show(await watch.look(cluster))
-            if not partitions & cluster.active.keys():
-                return cluster
+            if partitions & cluster.active.keys():
+                at_rest_ms = None
+                show(await watch.look(cluster))
+            else:
+                at_rest_ms = clock_ms() if at_rest_ms is None else at_rest_ms
+                if is_reached(cluster) or clock_ms() >= at_rest_ms + SETTLED_MS:
+                    show(await watch.look(cluster))
+                    return cluster
         except Refusal as refusal:
             complain(str(refusal))
         await pause(LOOK_EVERY_S)

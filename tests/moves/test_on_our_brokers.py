@@ -1,0 +1,179 @@
+"""The whole way on our own brokers, on virtual time: one request, a lease, no journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from few_brokers import KEY, ONE, TWO, client_of, play, topic, until
+
+from insync.cli import reassign_do, reassign_end, reassign_plan
+from insync.cli.reassign_do import Asked
+from insync.client.admin import Admin
+from insync.client.admin_connections import Connections, Patience
+from insync.metadata import paths
+from insync.metadata.records import decode_config
+from insync.moves.execute import MoveRefused, MovesUnderWay
+from insync.moves.plan_file import Plan
+from insync.rules.refusals import BadPlan
+from insync.rules.values import BrokerId, PartitionId
+from insync.sim.cluster import PORT, Cluster
+
+CLIENT = 250
+PARTITION = KEY[0], PartitionId(0)
+
+
+def asked(folder: Path, plan: Plan, **changed: Any) -> Asked:
+    usual = Asked(
+        bootstrap="",
+        plan=plan,
+        topics=[KEY[0]],
+        brokers=[1, 2, 3, 4],
+        is_rack_aware=True,
+        throttle_bytes_per_s=1_000_000,
+        is_additional=False,
+        preserves_throttles=False,
+        timeout_ms=10_000,
+        force=True,
+        starts=True,
+        watches=False,
+        finish_in_s=None,
+        network_bytes_per_s=None,
+        max_impact=None,
+        measure_s=10,
+        stuck_after_s=30,
+        state_directory=folder,
+        as_json=True,
+    )
+    return replace(usual, **changed)
+
+
+def to(*brokers: int) -> Plan:
+    return {PARTITION: tuple(BrokerId(each) for each in brokers)}
+
+
+def throttles(cluster: Cluster) -> dict[str, dict[str, str]]:
+    """Everything that throttles, as the store has it."""
+    found = {}
+    for path, entry in cluster.tree.entries.items():
+        if path.startswith("/config/"):
+            kept = {k: v for k, v in decode_config(entry.value).items() if "throttled" in k}
+            if kept:
+                found[path] = kept
+    return found
+
+
+def tell(story: Callable[[Cluster, Admin], Awaitable[None]]) -> None:
+    async def whole(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO))
+        await client_of(cluster).append([b"%0100d" % n for n in range(100)])
+        connections = Connections(
+            cluster.network.host(CLIENT),
+            [("broker-1", PORT)],
+            patience=Patience(request_ms=2_000, operation_ms=10_000),
+        )
+        async with Admin(connections) as admin:
+            await story(cluster, admin)
+
+    play(whole, brokers=4)
+
+
+def test_executed_watched_and_the_cluster_took_the_throttle_away(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        told = await reassign_do.execute(admin, asked(tmp_path, to(3, 4), watches=True))
+        assert told.exit_code == 0
+        assert told.data["standing"] == {"t-0": "completed"}
+        assert told.data["throttle_ends_by_itself"]
+        assert throttles(cluster) == {}
+        assert list(tmp_path.glob("*.json")) == [], "nothing to remember here"
+
+    tell(story)
+
+
+def test_the_tool_dies_and_the_throttle_ends_with_the_move(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.network.cut(3, 1)
+        await reassign_do.execute(admin, asked(tmp_path, to(3, 2)))
+        admin.connections.close()
+        lists = throttles(cluster)[paths.topic_config("t")]
+        assert lists["leader.replication.throttled.replicas"] == "0:1,0:2"
+        assert lists["follower.replication.throttled.replicas"] == "0:3"
+        cluster.network.heal()
+        await until(lambda: throttles(cluster) == {}, within_s=60)
+
+    tell(story)
+
+
+def test_a_second_tool_is_refused_and_cancel_leaves_nothing(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.network.cut(3, 1)
+        ours = asked(tmp_path, to(3, 2))
+        await reassign_do.execute(admin, ours)
+        before = throttles(cluster)
+        await asyncio.sleep(1)
+        with pytest.raises(MovesUnderWay, match=r"a reassignment is under way \(t-0\)"):
+            await reassign_do.execute(admin, asked(tmp_path, to(4, 2)))
+        assert throttles(cluster) == before
+        told = await reassign_end.verify(admin, ours)
+        assert told.data["standing"] == {"t-0": "in progress"}
+        assert throttles(cluster) == before
+        told = await reassign_end.cancel(admin, ours)
+        assert told.data["cancelled"] == ["t-0"]
+        assert throttles(cluster) == {}
+        cluster.network.heal()
+
+    tell(story)
+
+
+def test_the_throttle_is_changed_while_it_runs(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.network.cut(3, 1)
+        await reassign_do.execute(admin, asked(tmp_path, to(3, 2)))
+        await asyncio.sleep(1)
+        more = asked(tmp_path, to(3, 2), throttle_bytes_per_s=2_000_000, is_additional=True)
+        await reassign_do.execute(admin, more)
+        rates = {rate for each in throttles(cluster).values() for rate in each.values()}
+        assert "2000000" in rates
+        assert "1000000" not in rates
+        cluster.network.heal()
+        await until(lambda: throttles(cluster) == {}, within_s=60)
+
+    tell(story)
+
+
+def test_refused_plans_change_nothing(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        plans: list[Plan] = [to(9), {("gone", PartitionId(0)): (ONE,)}]
+        for plan in plans:
+            with pytest.raises((BadPlan, MoveRefused)):
+                await reassign_do.execute(admin, asked(tmp_path, plan))
+        assert throttles(cluster) == {}
+        assert (await reassign_do.status(admin, asked(tmp_path, {}))).data == []
+
+    tell(story)
+
+
+def test_generated_and_planned(tmp_path: Path) -> None:
+    async def story(_: Cluster, admin: Admin) -> None:
+        told = await reassign_plan.generate(admin, asked(tmp_path, {}))
+        assert told.data["partitions_to_move"] == 0, "one partition is balanced wherever it is"
+        ours = asked(
+            tmp_path,
+            to(3, 2),
+            finish_in_s=60,
+            network_bytes_per_s=125_000_000,
+            max_impact=Fraction(3, 10),
+        )
+        told = await reassign_plan.plan(admin, ours)
+        assert told.data["throttles"]["max_impact"]["bytes_per_s"] == 37_500_000
+        assert told.data["throttles"]["given"]["verdict"] == "safe"
+        assert 10_000 < told.data["bytes_to_move"] < 30_000
+        assert told.data["brokers"][0]["out_bytes"] == told.data["bytes_to_move"]
+        assert "MoveRatio" in told.text
+
+    tell(story)
