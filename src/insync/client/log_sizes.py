@@ -58,7 +58,7 @@ async def look(
         if broker not in connections.brokers:
             raise Refusal("is down")
         async with asyncio.timeout(BROKER_WITHIN_MS / 1_000):
-            return await _of_broker(connections, broker, wanted[broker])
+            return await of_broker(connections, broker, wanted[broker])
 
     results = await asyncio.gather(*map(ask, asked), return_exceptions=True)
     found, problems = {}, {}
@@ -74,9 +74,10 @@ async def look(
     return Sizes(of=found, problems=problems)
 
 
-async def _of_broker(
+async def of_broker(
     connections: Connections, broker: BrokerId, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, LogSize]:
+    """What this broker has of these partitions; what it does not have is left out."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)

@@ -18,19 +18,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from kio.schema.errors import ErrorCode
-
+from insync.client import log_sizes
 from insync.client.admin import Partition, Topic, TopicPartition
 from insync.client.admin_connections import Connections
 from insync.rules.refusals import Refusal
+from insync.rules.values import BrokerId, PartitionId
 from insync.wire import describe_replicas as wire
 from insync.wire.apis import Api
 from insync.wire.describe_replicas import NO_BAR, NONE, Bar, Flag, FollowerSeen, PartitionSeen
 
 T = TypeVar("T")
 
-DEBUG_REPLICA: Final = -2
-LATEST: Final = -1
 SAMPLES_MAX: Final = 600
 BROKER_WITHIN_MS: Final = 2_000
 """A broker that takes longer for this is not shown: one stopped broker must not hide the rest."""
@@ -242,61 +240,14 @@ class ReplicaLag:
         self, broker: int, topics: Sequence[Topic]
     ) -> dict[TopicPartition, tuple[int, int | None]]:
         """Where each log of this broker ends, and its bytes if the broker tells."""
-        here = {
-            topic.name: [part.number for part in topic.partitions if broker in part.replicas]
+        here = [
+            (topic.name, PartitionId(part.number))
             for topic in topics
-        }
-        here = {name: numbers for name, numbers in here.items() if numbers}
-        if not here:
-            return {}
-        sizes = await self._sizes(broker, here)
-        answer = await self._connections.ask_broker(
-            broker,
-            Api.LIST_OFFSETS,
-            {
-                "replica_id": DEBUG_REPLICA,
-                "topics": [
-                    {
-                        "name": name,
-                        "partitions": [
-                            {
-                                "partition_index": number,
-                                "timestamp": LATEST,
-                                "current_leader_epoch": -1,
-                            }
-                            for number in numbers
-                        ],
-                    }
-                    for name, numbers in here.items()
-                ],
-            },
-        )
-        return {
-            (topic.name, each.partition_index): (
-                each.offset,
-                sizes.get((topic.name, each.partition_index)),
-            )
-            for topic in answer.topics
-            for each in topic.partitions
-            if each.error_code is ErrorCode.none
-        }
-
-    async def _sizes(
-        self, broker: int, here: Mapping[str, Sequence[int]]
-    ) -> dict[TopicPartition, int]:
-        if not await self._connections.broker_offers(broker, Api.DESCRIBE_LOG_DIRS):
-            return {}
-        topics = [{"topic": name, "partitions": tuple(here[name])} for name in here]
-        answer = await self._connections.ask_broker(
-            broker, Api.DESCRIBE_LOG_DIRS, {"topics": topics}
-        )
-        return {
-            (topic.name, each.partition_index): each.partition_size
-            for folder in answer.results
-            for topic in folder.topics
-            for each in topic.partitions
-            if not each.is_future_key
-        }
+            for part in topic.partitions
+            if broker in part.replicas
+        ]
+        found = await log_sizes.of_broker(self._connections, BrokerId(broker), here)
+        return {key: (log.end, log.size_bytes) for key, log in found.items() if log.end is not None}
 
     # How things move.
 
