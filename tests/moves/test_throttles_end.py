@@ -269,7 +269,7 @@ def test_two_tools_at_once(file: JournalFile) -> None:
 def test_a_journal_says_the_same_when_read_back(file: JournalFile) -> None:
     journal = Journal(
         partitions=frozenset({partition(3), partition(1, "ü")}),
-        rates={(BrokerId(1), LEADER_RATE): RateChange(before=None, given="5")},
+        rates={(BrokerId(1), LEADER_RATE): RateChange(before=None, given=("5", "6"))},
         lists={("ü", LEADER_LIST): listing([(PartitionId(1), BrokerId(2))])},
         bootstrapping=BrokerId(4),
     )

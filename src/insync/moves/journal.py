@@ -43,7 +43,7 @@ class BadJournal(Refusal):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateChange:
     before: str | None  # None: the broker had no value of its own
-    given: str
+    given: tuple[str, ...]  # all that we may have set: a tool can die between noting and setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def _encoded(journal: Journal, cluster_id: str) -> dict[str, Any]:
         "bootstrapping": journal.bootstrapping,
         "partitions": [[topic, number] for topic, number in sorted(journal.partitions)],
         "rates": [
-            {"broker": broker, "setting": key, "before": change.before, "given": change.given}
+            {"broker": broker, "setting": key, "before": change.before, "given": list(change.given)}
             for (broker, key), change in sorted(journal.rates.items(), key=lambda each: each[0])
         ],
         "lists": [
@@ -178,7 +178,7 @@ def _decoded(values: dict[str, Any]) -> Journal:
         ),
         rates={
             (BrokerId(each["broker"]), each["setting"]): RateChange(
-                before=each["before"], given=each["given"]
+                before=each["before"], given=tuple(each["given"])
             )
             for each in values["rates"]
         },

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from insync.client.admin import Admin
 from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow
-from insync.moves.journal import Journal, JournalFile, RateChange
+from insync.moves.journal import Journal, JournalFile
 from insync.moves.throttle import Ended
 from insync.rules.throttled_replicas import SomeReplicas
 from insync.wire.configs import Resource
@@ -74,10 +74,6 @@ def _is_ours(each: Leftover, journal: Journal) -> bool:
         ours = journal.lists.get((each.name, each.setting), SomeReplicas())
         return each.value == str(ours)
     return any(
-        (str(broker), key) == (each.name, each.setting) and change == _given(each, change)
+        (str(broker), key) == (each.name, each.setting) and each.value in change.given
         for (broker, key), change in journal.rates.items()
     )
-
-
-def _given(each: Leftover, change: RateChange) -> RateChange:
-    return RateChange(before=change.before, given=each.value)

@@ -102,9 +102,11 @@ def merged(
     rates = dict(journal.rates)
     for key, rate in throttle.rates.items():
         now, known = rates_now[key], journal.rates.get(key)
-        is_ours = known is not None and now == known.given
-        before = known.before if known is not None and is_ours else now
-        rates[key] = RateChange(before=before, given=str(rate))
+        if known is not None and now in (*known.given, known.before):
+            given = tuple(dict.fromkeys((*known.given, str(rate))))
+            rates[key] = RateChange(before=known.before, given=given)
+        else:
+            rates[key] = RateChange(before=now, given=(str(rate),))
     lists = dict(journal.lists)
     for name, wanted in throttle.lists.items():
         added = _missing(wanted, lists_now[name])
@@ -264,7 +266,7 @@ async def clear_of_plan(
     rates: dict[tuple[BrokerId, str], RateChange] = {}
     if ours and all(lists[name] == ours.get(name) for name in lists):
         now = await rates_of(admin, alive)
-        rates = {key: RateChange(before=None, given=value) for key, value in now.items()}
+        rates = {key: RateChange(before=None, given=(value,)) for key, value in now.items()}
     journal = Journal(lists=ours, rates=rates)
     ended, _ = await _take_away(admin, journal, needed=frozenset())
     return ended
@@ -331,13 +333,13 @@ async def _end_rates(
         ours = {key: each for (number, key), each in journal.rates.items() if number == broker}
         try:
             now = await rates_of(admin, [broker])
-            mine = {key: each for key, each in ours.items() if now.get((broker, key)) == each.given}
+            mine = {key: each for key, each in ours.items() if now.get((broker, key)) in each.given}
             given = {key: each.before for key, each in mine.items() if each.before is not None}
             deleted = [key for key, each in mine.items() if each.before is None]
             await _alter(admin, Resource.BROKER, _entity(broker), given, deleted)
             changed += [broker] if mine else []
         except Refusal as refusal:
-            rates = " and ".join(sorted({each.given for each in ours.values()}))
+            rates = " and ".join(sorted({each.given[-1] for each in ours.values()}))
             where = "all brokers" if broker == ALL_BROKERS else f"broker {broker}"
             problems.append(f"the rate of {rates} B/s on {where} stays: {refusal}")
             left |= {(broker, key): each for key, each in ours.items()}
