@@ -104,7 +104,10 @@ def test_nothing_stays_and_nothing_is_lost(
         cluster.dies_before = None
         if number in ended_between:
             still = list(moving)[::2]
-            asyncio.run(throttle.end(cluster.admin, file, active=still))
+            cluster.dies_before = dies_before
+            with suppress(Killed):
+                asyncio.run(throttle.end(cluster.admin, file, active=still))
+            cluster.dies_before = None
     asyncio.run(throttle.end(cluster.admin, file, active=[]))
     assert cluster.throttles() == before
     assert file.kept.is_empty

@@ -22,7 +22,7 @@ from insync.cli.reassign_end import cancel, sweep, verify
 from insync.cli.reassign_plan import generate, plan
 from insync.client.admin import Admin
 from insync.moves.journal import state_directory
-from insync.moves.plan_file import parse_plan, parse_topics, read_text
+from insync.moves.plan_file import names_directories, parse_plan, parse_topics, read_text
 from insync.rules.refusals import BadPlan, BadSetting
 
 TIMEOUT_MS: Final = 10_000
@@ -250,7 +250,11 @@ def _plan(path: Path | None) -> Any:
     if path is None:
         return None
     try:
-        return parse_plan(read_text(path))
+        text = read_text(path)
+        found = parse_plan(text)
+        if names_directories(text):
+            sys.stderr.write("insync: log_dirs do not count: each broker chooses its own\n")
+        return found
     except BadPlan as refusal:
         raise _of_file(path, refusal) from None
 
