@@ -23,6 +23,7 @@ from insync.client.sockets import Sockets
 from insync.moves import cluster as clusters
 from insync.moves import execute as moves
 from insync.moves import throttle as throttles
+from insync.moves.execute import Standing
 from insync.moves.progress import Look
 from insync.moves.watch import watch_moves
 from insync.rules.values import BrokerId, PartitionId
@@ -133,6 +134,7 @@ async def _move(admin: Admin, writing: _Writing, console: Console, *, as_json: b
             admin,
             prepared.moving,
             frozenset(plan),
+            is_reached=lambda now: set(moves.standing(now, plan).values()) == {Standing.COMPLETED},
             show=show,
             complain=screen.complain,
             clock_ms=lambda: time.monotonic_ns() // MB,
