@@ -58,6 +58,8 @@ class PartitionSteps:
         self.view = view
         self.settings = settings
         self._on_election = on_election
+        self._as_of = -1  # the revision of what is kept in `_found`
+        self._found: tuple[frozenset[BrokerId], frozenset[BrokerId]] = (frozenset(), frozenset())
 
     def state_of(self, key: TopicPartition) -> PartitionState:
         state = self.view.states.get(key)
@@ -75,18 +77,26 @@ class PartitionSteps:
     @property
     def dealt_with(self) -> frozenset[BrokerId]:
         """Who may be elected: of one that is back and not dealt with, an ISR means the past."""
-        return frozenset(
-            broker
-            for broker, record in self.view.brokers.items()
-            if (seen := self.store.get(paths.broker_seen(broker))) is not None
-            and int(seen.value) == record.incarnation
-        )
+        return self._brokers()[0]
 
     @property
     def known(self) -> frozenset[BrokerId]:
         """Brokers that live, or lived once: a move to one that is down waits for it."""
-        seen = self.store.children(paths.BROKERS_SEEN)
-        return self.view.live.union(BrokerId(int(name)) for name in seen)
+        return self._brokers()[1]
+
+    def _brokers(self) -> tuple[frozenset[BrokerId], frozenset[BrokerId]]:
+        """Found once for all partitions of a request."""
+        if self._as_of != self.store.revision:
+            self._as_of = self.store.revision
+            live = self.view.incarnations
+            seen = {
+                BrokerId(int(name)): int(entry.value)
+                for name in self.store.children(paths.BROKERS_SEEN)
+                if (entry := self.store.get(f"{paths.BROKERS_SEEN}/{name}")) is not None
+            }
+            dealt_with = frozenset(b for b, number in live.items() if seen.get(b) == number)
+            self._found = dealt_with, frozenset(live).union(seen)
+        return self._found
 
     def step(self, changed: Mapping[TopicPartition, PartitionState]) -> list[Operation]:
         """Write these states in place of those that are known, for the topics that are known."""
@@ -138,6 +148,7 @@ class PartitionSteps:
         while left:
             now, left = left[:STEP_MAX], left[STEP_MAX:]
             results |= await self._change_some(now, after, cause)
+            await asyncio.sleep(0)  # everybody else has a turn
         return results
 
     async def _change_some(

@@ -34,7 +34,7 @@ from insync.wire.moves import NO_THROTTLE, MoveResult, MovesStarted
 
 logger = logging.getLogger(__name__)
 
-LEASED_TOPICS_MAX: Final = 5_000  # each is two operations of the step that ends the lease
+LEASED_TOPICS_MAX: Final = 4_000  # each is up to four operations of the one step
 
 
 class StartMoves:

@@ -92,13 +92,7 @@ def move_ratio(*, partitions_to_move: int, partitions_total: int) -> Fraction:
 
 
 def _by_topic(brokers: Mapping[TopicPartition, frozenset[BrokerId]]) -> dict[str, SomeReplicas]:
-    topics = sorted({topic for topic, _ in brokers})
-    return {
-        topic: listing(
-            (number, broker)
-            for (name, number), listed in brokers.items()
-            if name == topic
-            for broker in listed
-        )
-        for topic in topics
-    }
+    entries: dict[str, list[tuple[PartitionId, BrokerId]]] = {}
+    for (topic, number), listed in sorted(brokers.items()):
+        entries.setdefault(topic, []).extend((number, broker) for broker in listed)
+    return {topic: listing(each) for topic, each in entries.items()}
