@@ -8,6 +8,7 @@ there are and however often the reader asks.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
@@ -101,7 +102,10 @@ class Interest:
             self.reader.ready[self] = None
         if is_for_me:
             self.watching = None
-            self.reader.wake()
+            if grew or committed:
+                self.reader.wake()
+            else:
+                self.reader.wake_soon()
         else:
             replica.watchers[self] = None
 
@@ -147,6 +151,7 @@ class Reader:
 
     __slots__ = (
         "_held",
+        "_is_waking",
         "epoch",
         "fetched_at_ms",
         "follower",
@@ -171,6 +176,7 @@ class Reader:
         self.waiting: Waiting | None = None
         self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
         self._held: dict[Place, Replica] = {}
+        self._is_waking = False
 
     def asked_at(self, now_ms: int, *, max_wait_ms: int) -> None:
         """What the session says of partitions it does not list counts from the next request on."""
@@ -240,6 +246,17 @@ class Reader:
     def wake(self) -> None:
         if self.waiting is not None:
             self.waiting.look()
+
+    def wake_soon(self) -> None:
+        """Once for all that change now: one step of the store changes roles by the thousand, and
+        each look is at all that is ready."""
+        if self.waiting is not None and not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().call_soon(self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._is_waking = False
+        self.wake()
 
     def let_go(self) -> None:
         """It reads no more."""
