@@ -11,6 +11,7 @@ from few_brokers import node_of, play
 
 from insync.broker.topics import Wanted
 from insync.controller import moves
+from insync.controller.controller import Controller
 from insync.metadata import paths
 from insync.metadata.records import decode_state, encode_state, may_be_moving
 from insync.metadata.store import Write
@@ -71,6 +72,35 @@ def test_nothing_is_searched_for(looked_at: list[PartitionState]) -> None:
         assert 1 <= len(looked_at) <= 3, "brokers came or went: all that move, which is one"
 
     play(story, brokers=4)
+
+
+def test_a_move_does_not_make_it_go_through_all_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dealt: list[object] = []
+    original = Controller._after
+
+    def after(self: Any, *arguments: Any) -> Any:
+        dealt.append(arguments)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Controller, "_after", after)
+
+    async def story(cluster: Cluster) -> None:
+        await node_of(cluster, 1).topics.create(Wanted(name="t", assignment={0: (1, 2)}))
+        await asyncio.sleep(1)
+        dealt.clear()
+        brokers = tuple(BrokerId(b) for b in (1, 3, 2))
+        await touch(cluster, 0, replicas=brokers, adding=brokers[1:2], removing=brokers[2:])
+        await asyncio.sleep(3)
+        state = decode_state(cluster.tree.entries[paths.partition_state("t", 0)].value)
+        assert state.replicas == brokers[:2], "it has moved"
+        assert dealt == []
+        cluster.kill(2)
+        await asyncio.sleep(1)
+        assert dealt
+
+    play(story)
 
 
 @pytest.mark.parametrize(("adding", "removing"), [((), ()), ((2,), ()), ((), (1,)), ((2,), (1,))])

@@ -78,6 +78,7 @@ class Controller:
         self._moving = Moving(store)
         self._leases = Leases(store)
         self._wake = asyncio.Event()
+        self._is_dealing_due = True  # which goes through every partition
         self._epoch_version: int | None = None  # of the epoch node, while this is the controller
         self._unwatch = store.watch(self._on_changes)
         self._rebalance = rebalance  # None: leadership stays where it is
@@ -104,7 +105,7 @@ class Controller:
             self._wake.set()
         if unclean_default != self._unclean_default:
             self._unclean_default = unclean_default
-            self._wake.set()
+            self._wake_to_deal()
         if rebalance != self._rebalance:
             self._rebalance = rebalance
             run, *reminders = self._tasks
@@ -126,9 +127,13 @@ class Controller:
         for change in changes:
             is_allowed = change.path.startswith(paths.TOPIC_CONFIGS) and _may_allow_unclean(change)
             if is_allowed or change.path.startswith(CONCERNS):
-                self._wake.set()
+                self._wake_to_deal()
         if self._moving.on_changes(changes):
             self._wake.set()
+
+    def _wake_to_deal(self) -> None:
+        self._is_dealing_due = True
+        self._wake.set()
 
     async def _run(self) -> None:
         while True:
@@ -177,15 +182,23 @@ class Controller:
             return False
         self._epoch_version = 0 if epoch is None else epoch.version + 1
         self._moving.look_at_all()
+        self._is_dealing_due = True
         logger.info("broker %d is the controller, epoch %s", self._broker, value.decode())
         return True
 
     async def _deal_with_brokers(self) -> None:
-        """Bring every partition in line with the brokers that live now."""
-        live, seen = self._live(), self._seen()
-        ended = [broker for broker in seen if live.get(broker) != seen[broker]]
-        changed = self._after(frozenset(live), ended)
-        await self._commit(changed, live, marks=self._marks(live, seen), cause=BROKER_GONE)
+        """Bring every partition in line with the brokers that live now, if that is due."""
+        if not self._is_dealing_due:
+            return  # a move woke us
+        self._is_dealing_due = False
+        try:
+            live, seen = self._live(), self._seen()
+            ended = [broker for broker in seen if live.get(broker) != seen[broker]]
+            changed = self._after(frozenset(live), ended)
+            await self._commit(changed, live, marks=self._marks(live, seen), cause=BROKER_GONE)
+        except BaseException:
+            self._is_dealing_due = True
+            raise
         if changed:
             logger.info("controller: %d partitions follow brokers %s", len(changed), sorted(live))
 
@@ -193,7 +206,7 @@ class Controller:
         while True:
             await asyncio.sleep(rebalance.interval_s)
             self._is_rebalance_due = True
-            self._wake.set()
+            self._wake_to_deal()
 
     async def _return_leaderships(self) -> None:
         """Give preferred replicas their leadership back, if that is due."""
