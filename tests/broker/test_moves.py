@@ -27,6 +27,7 @@ from few_brokers import (
 from kio.schema.errors import ErrorCode
 
 from insync.broker.cluster_view import LEARNT_WITHIN_S
+from insync.broker.fetch import Fetch
 from insync.broker.topics import Wanted
 from insync.client.connection import ClientConnection
 from insync.metadata import paths
@@ -500,6 +501,31 @@ def test_a_throttle_ends_with_its_move_and_what_was_there_comes_back() -> None:
         await until(lambda: moved_to(cluster, 3, 2))
         await until(lambda: not leases(cluster))
         assert throttles(cluster) == {"/config/topics/t": {LEADER_REPLICAS: "7:7"}}
+
+    play(story)
+
+
+def test_many_in_one_step_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for all of them is woken once, not once for each."""
+    looked_at: list[int] = []
+    original = Fetch.find
+
+    def find(self: Fetch, interest: Any) -> Any:
+        looked_at.append(1)
+        return original(self, interest)
+
+    monkeypatch.setattr(Fetch, "find", find)
+    count = 100
+
+    async def story(cluster: Cluster) -> None:
+        assignment = dict.fromkeys(range(count), (1, 2))
+        await node_of(cluster, 1).topics.create(Wanted(name="t", assignment=assignment))
+        await asyncio.sleep(1)
+        cluster.network.cut(1, 3)
+        looked_at.clear()
+        asked = [Move("t", number, (1, 2, 3)) for number in range(count)]
+        assert (await start_moves(cluster, *asked)).error == 0
+        assert count <= len(looked_at) <= 5 * count, "not the square of it"
 
     play(story)
 
