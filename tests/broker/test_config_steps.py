@@ -89,7 +89,8 @@ def play(story: Callable[[World], Awaitable[None]], *, given: dict[str, str] | N
     async def whole() -> None:
         tree = MemoryTree()
         record = BrokerRecord(broker=BrokerId(1), incarnation=Incarnation(1), host="h", port=9)
-        tree.step([Create(paths.broker_id(1), record.encode())], None)
+        registered = Create(paths.broker_incarnation(1), b"")
+        tree.step([Create(paths.broker_id(1), record.encode()), registered], None)
         world = World(tree, given)
         await world.start()
         random = Random(1)  # noqa: S311

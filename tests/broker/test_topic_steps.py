@@ -40,7 +40,13 @@ class World:
                 port=9,
                 rack=rack,
             )
-            self.tree.step([Create(paths.broker_id(number), record.encode())], None)
+            self.tree.step(
+                [
+                    Create(paths.broker_id(number), record.encode()),
+                    Create(paths.broker_incarnation(number), b""),
+                ],
+                None,
+            )
 
 
 def play(
@@ -52,6 +58,20 @@ def play(
         await story(world)
 
     asyncio.run(whole())
+
+
+def test_a_broker_that_is_gone_by_now_does_not_lead_a_new_topic() -> None:
+    """Its death was dealt with: nobody would look at a partition that names it afterwards."""
+
+    async def story(world: World) -> None:
+        topics = await world.topics()
+        for path in (paths.broker_id(1), paths.broker_incarnation(1)):
+            world.tree.entries.pop(path)  # without a word to anybody: the view is stale
+        with pytest.raises(TopicRefused, match="other changes"):
+            await topics.create(Wanted(name="t", partitions=3, replication_factor=1))
+        assert paths.topic("t") not in world.tree.entries
+
+    play(story)
 
 
 def test_replicas_of_a_new_topic_stand_in_different_racks() -> None:

@@ -28,6 +28,7 @@ from insync.metadata import paths
 from insync.metadata.errors import BadTopicName, Conflict
 from insync.metadata.records import TopicRecord, encode_config, encode_state
 from insync.metadata.store import (
+    Check,
     CheckAbsent,
     Create,
     Delete,
@@ -94,32 +95,34 @@ class Topics:
             raise TopicRefused(ErrorCode.invalid_topic_exception, str(refusal)) from None
         except BadSetting as refusal:
             raise TopicRefused(ErrorCode.invalid_config, str(refusal)) from None
-        if wanted.name in self._view.topics:
-            raise TopicRefused(
-                ErrorCode.topic_already_exists, f"Topic '{wanted.name}' already exists."
+        topic_id = UUID(int=self._random.getrandbits(128), version=4)
+        record: TopicRecord | None = None
+
+        def step() -> list[Operation]:
+            nonlocal record
+            if wanted.name in self._view.topics:
+                raise TopicRefused(
+                    ErrorCode.topic_already_exists, f"Topic '{wanted.name}' already exists."
+                )
+            assignment = self._assignment(wanted)
+            record = TopicRecord(
+                topic_id=topic_id,
+                partitions=len(assignment),
+                replication_factor=len(assignment[0]),
             )
-        assignment = self._assignment(wanted)
-        record = TopicRecord(
-            topic_id=UUID(int=self._random.getrandbits(128), version=4),
-            partitions=len(assignment),
-            replication_factor=len(assignment[0]),
-        )
+            config = wanted.config or {}
+            return [
+                Create(path, record.encode()),
+                Create(paths.topic_id(topic_id), wanted.name.encode()),
+                *([Create(paths.topic_config(wanted.name), encode_config(config))] * bool(config)),
+                *self._states(wanted.name, assignment, first=0),
+            ]
+
         if validate_only:
-            return record
-        step: list[Operation] = [
-            Create(path, record.encode()),
-            Create(paths.topic_id(record.topic_id), wanted.name.encode()),
-        ]
-        if wanted.config:
-            step.append(Create(paths.topic_config(wanted.name), encode_config(wanted.config)))
-        step += self._states(wanted.name, assignment, first=0)
-        try:
-            await self._store.commit(*step)
-        except Conflict:
-            raise TopicRefused(
-                ErrorCode.topic_already_exists, f"Topic '{wanted.name}' already exists."
-            ) from None
-        self._changed_at_s = asyncio.get_running_loop().time()
+            step()
+        else:
+            await self._commit(step)
+        assert record is not None, "made by the step"
         return record
 
     async def grow(
@@ -216,6 +219,7 @@ class Topics:
         """New partitions start with every living replica in sync, led by the preferred one."""
         live = self._view.live
         step: list[Operation] = []
+        leaders: dict[BrokerId, None] = {}
         for number, replicas in enumerate(assignment, start=first):
             isr = tuple(broker for broker in replicas if broker in live) or replicas[:1]
             leader = isr[0] if isr[0] in live else None
@@ -223,7 +227,14 @@ class Topics:
                 replicas=replicas, isr=isr, leader=leader, leader_epoch=LeaderEpoch(0)
             )
             step.append(Create(paths.partition_state(name, number), encode_state(state)))
-        return step
+            if leader is not None:
+                leaders[leader] = None
+        # A leader that a controller has dealt with meanwhile would never be dealt with again.
+        incarnations = self._view.incarnations
+        return [
+            *(Check(paths.broker_incarnation(incarnations[leader])) for leader in leaders),
+            *step,
+        ]
 
     def _assignment(self, wanted: Wanted, *, first: int = 0) -> list[tuple[BrokerId, ...]]:
         if wanted.assignment:
