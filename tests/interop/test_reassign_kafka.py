@@ -6,8 +6,10 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -251,6 +253,57 @@ def test_the_lines_are_kafkas(world: World) -> None:
     ]
     ours, theirs = world.run("--verify", *flags)[1], world.kafkas("--verify", *flags)
     assert theirs.startswith(ours), "but for what it says to clear, set or not"
+
+
+@contextmanager
+def writes(world: World, mb_per_s: float) -> Iterator[None]:
+    """Somebody writes all the while."""
+    stop = threading.Event()
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": world.kafka.bootstrap, "acks": 1, **QUIET})
+        while not stop.wait(0.05):
+            for _ in range(int(mb_per_s * 5)):
+                producer.produce(world.topic, value=b"x" * 10_000, partition=0)
+            producer.poll(0)
+        producer.flush(30)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_throttle_below_what_comes_in(world: World) -> None:
+    """Refused; forced, it is found stuck, with the number to change; changed, it ends."""
+    world.make([1], mb=5)
+    plan = world.plan([3])
+    flags = ["--execute", "--reassignment-json-file", plan, "--throttle", "500kB"]
+    with writes(world, 2):
+        code, out, err = world.run(*flags, "--measure-for", "3s")
+        assert (code, out) == (1, "")
+        assert "a throttle of 500 kB/s cannot finish: inbound" in err
+        assert world.throttles() == {}
+        assert not world.is_moving()
+        command = [sys.executable, "-m", "insync", *world.arguments(*flags, "--force", "--watch")]
+        command += ["--stuck-after", "5s"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tool:
+            try:
+                assert tool.stdout is not None
+                stuck = next(line for line in tool.stdout if line.startswith("STUCK: "))
+                assert "exceeds the throttle of 500 kB/s on broker" in stuck
+                more = ["--throttle", "50MB", "--force", "--additional"]
+                world.json(*flags[:-2], *more)
+                rest = tool.stdout.read()
+                assert tool.wait(60) == 0, rest
+            finally:
+                tool.kill()
+    assert "Clearing broker-level throttles on brokers 1,3" in rest
+    assert world.throttles() == {}
+    assert world.replicas() == [[3]]
 
 
 def test_a_broker_that_is_filled_anew(world: World, kafka: ApacheKafka) -> None:

@@ -201,6 +201,7 @@ class _Hops:
         return leaving in here and coming not in here and self.fits(partition, leaving, coming)
 
     def take(self, partition: TopicPartition, leaving: BrokerId, coming: BrokerId) -> None:
+        assert self._is_possible(partition, leaving, coming), "a chain moves nothing in two ways"
         self.placed[partition].remove(leaving)
         self.placed[partition].add(coming)
 
