@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -22,7 +22,7 @@ from insync.cli.reassign_end import cancel, sweep, verify
 from insync.cli.reassign_plan import generate, plan
 from insync.client.admin import Admin
 from insync.moves.journal import state_directory
-from insync.moves.plan_file import names_directories, parse_plan, parse_topics, read_text
+from insync.moves.plan_file import Plan, names_directories, parse_plan, parse_topics, read_text
 from insync.rules.refusals import BadPlan, BadSetting
 
 TIMEOUT_MS: Final = 10_000
@@ -246,9 +246,9 @@ def _chosen(chosen: Mapping[str, bool], flags: Mapping[str, bool]) -> _Action:
     return action
 
 
-def _plan(path: Path | None) -> Any:
+def _plan(path: Path | None) -> Plan:
     if path is None:
-        return None
+        return {}
     try:
         text = read_text(path)
         found = parse_plan(text)

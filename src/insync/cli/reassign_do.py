@@ -87,8 +87,10 @@ async def execute(admin: Admin, asked: Asked) -> Told:
     if not asked.starts:
         return await _watch_only(admin, asked, cluster)
     prepared = moves.prepare(cluster, asked.plan, is_additional=asked.is_additional)
+    has_lease = await reassignments.offers_leases(admin)
     if asked.throttle_bytes_per_s is not None and not asked.force:
-        moves.check_rates_can_be_set(cluster, prepared)
+        if not has_lease:
+            moves.check_rates_can_be_set(cluster, prepared)
         await _check_safe(admin, asked, cluster, prepared, asked.throttle_bytes_per_s)
     file = asked.journal(cluster)
     await moves.start(
@@ -99,7 +101,6 @@ async def execute(admin: Admin, asked: Asked) -> Told:
         is_additional=asked.is_additional,
         timeout_ms=asked.timeout_ms,
     )
-    has_lease = await reassignments.offers_leases(admin)
     data = {
         "started": [reassign_lines.name(partition) for partition in sorted(asked.plan)],
         "current": plan_json(prepared.before),
@@ -175,8 +176,7 @@ async def _watch(
                 moving,
                 partitions,
                 is_reached=lambda now: all(
-                    each is Standing.COMPLETED
-                    for each in moves.standing(now, asked.plan or {}).values()
+                    each is Standing.COMPLETED for each in moves.standing(now, asked.plan).values()
                 ),
                 show=show,
                 complain=screen.complain,
@@ -191,7 +191,7 @@ async def _watch(
                 exit_code=1,
             )
     ended = await end_throttle(admin, asked, cluster)
-    found = moves.standing(cluster, asked.plan or {})
+    found = moves.standing(cluster, asked.plan)
     is_well = ended.is_whole and all(each is Standing.COMPLETED for each in found.values())
     data = {
         "interrupted": False,

@@ -19,6 +19,7 @@ from insync.moves import bootstrap as bootstrapping
 from insync.moves import cluster as clusters
 from insync.moves import measure, planning
 from insync.moves.journal import JournalFile, state_directory
+from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
 
 
@@ -90,7 +91,10 @@ def throttle(
             exit_code=0 if has_caught_up and not ended.problems else 1,
         )
 
-    told = ask(bootstrap_server, command_config, run)
+    try:
+        told = ask(bootstrap_server, command_config, run)
+    except asyncio.CancelledError:
+        raise Refusal("stopped before the throttle was set") from None
     return Answer(data=told.data, view=told.text, as_json=as_json, exit_code=told.exit_code)
 
 

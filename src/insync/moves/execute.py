@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -90,8 +91,8 @@ async def start(
         prepared = prepare(cluster, prepared.plan, is_additional=is_additional)
         if file.read().bootstrapping is not None:
             raise AnotherTool(
-                f"broker {file.read().bootstrapping} is being bootstrapped under a throttle; wait "
-                "for it, or end that throttle with --sweep"
+                f"a tool that bootstrapped broker {file.read().bootstrapping} died and left its "
+                "throttle; end it with --sweep"
             )
         # What an earlier tool left behind is not a value to go back to.
         await throttles.end(admin, file, active=cluster.active)
@@ -104,7 +105,7 @@ async def start(
             outcome = await reassignments.alter(admin, prepared.plan, timeout_ms=timeout_ms)
             await _undo_the_rest(admin, cluster, prepared.plan, outcome, timeout_ms=timeout_ms)
             _check(outcome)
-        except Refusal:
+        except (Refusal, asyncio.CancelledError):
             await throttles.end(admin, file, active=(await look(admin)).active)
             raise
 

@@ -6,6 +6,7 @@ entry by entry; a rate goes back to what it was before, unless somebody has chan
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -213,13 +214,15 @@ async def set_throttle(
             await _alter(admin, Resource.BROKER, _entity(broker), given)
         for topic in sorted({topic for topic, _ in throttle.lists}):
             await _alter(admin, Resource.TOPIC, topic, _longer_lists(topic, throttle, lists))
-    except Refusal as refusal:
+    except (Refusal, asyncio.CancelledError) as reason:
         # Back to just before this step, whatever an earlier one has set.
         ended, left = await _take_away(admin, after(Journal()), needed=frozenset())
         if left.is_empty:
             file.write(before)
+        if isinstance(reason, asyncio.CancelledError):
+            raise
         problems = "".join(f"; {each}" for each in ended.problems)
-        raise CannotThrottle(f"{refusal}; nothing was moved{problems}") from None
+        raise CannotThrottle(f"{reason}; nothing was moved{problems}") from None
 
 
 def _longer_lists(
