@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from few_brokers import KEY, ONE, TWO, client_of, play, topic, until
+from few_brokers import KEY, ONE, TWO, client_of, isr_of, play, topic, until
 
 from insync.cli import reassign_do, reassign_end, reassign_plan
 from insync.cli.reassign_do import Asked
@@ -18,7 +18,10 @@ from insync.client.admin import Admin
 from insync.client.admin_connections import Connections, Patience
 from insync.metadata import paths
 from insync.metadata.records import decode_config
+from insync.moves import cluster as clusters
+from insync.moves.bootstrap import bootstrap
 from insync.moves.execute import MoveRefused, MovesUnderWay
+from insync.moves.journal import AnotherTool, JournalFile
 from insync.moves.plan_file import Plan
 from insync.rules.refusals import BadPlan
 from insync.rules.values import BrokerId, PartitionId
@@ -175,5 +178,79 @@ def test_generated_and_planned(tmp_path: Path) -> None:
         assert 10_000 < told.data["bytes_to_move"] < 30_000
         assert told.data["brokers"][0]["out_bytes"] == told.data["bytes_to_move"]
         assert "MoveRatio" in told.text
+
+    tell(story)
+
+
+# A broker that fills itself anew.
+
+
+async def behind(cluster: Cluster) -> None:
+    """Broker 2 cannot fetch, and is put out for it."""
+    cluster.network.cut(2, 1)
+    await client_of(cluster, 103).append_once([b"more"])
+    await until(lambda: isr_of(cluster) == [1], within_s=60)
+
+
+def bootstrapping(cluster: Cluster, admin: Admin, folder: Path) -> asyncio.Task[Any]:
+    async def run() -> Any:
+        now = await clusters.look(admin)
+        return await bootstrap(
+            admin,
+            JournalFile(folder, now.cluster_id),
+            now,
+            TWO,
+            bytes_per_s=1_000_000,
+            show=lambda _: None,
+            complain=pytest.fail,
+            clock_ms=cluster.loop.clock_ms,
+            patience_ms=30_000,
+        )
+
+    return asyncio.create_task(run())
+
+
+SET = {
+    "/config/brokers/1": {"leader.replication.throttled.rate": "1000000"},
+    "/config/brokers/2": {"follower.replication.throttled.rate": "1000000"},
+    "/config/topics/t": {
+        "leader.replication.throttled.replicas": "0:1",
+        "follower.replication.throttled.replicas": "0:2",
+    },
+}
+
+
+def test_a_bootstrapping_broker_is_held_back_until_it_has_caught_up(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+        task = bootstrapping(cluster, admin, tmp_path)
+        await asyncio.sleep(5)
+        assert throttles(cluster) == SET
+        with pytest.raises(AnotherTool):
+            await bootstrapping(cluster, admin, tmp_path)
+        assert not task.done()
+        cluster.network.heal()
+        has_caught_up, ended = await task
+        assert has_caught_up
+        assert isr_of(cluster) == [1, 2]
+        assert ended.problems == ()
+        assert throttles(cluster) == {}
+
+    tell(story)
+
+
+def test_interrupted_the_bootstrapping_brokers_throttle_goes_too(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+        task = bootstrapping(cluster, admin, tmp_path)
+        await asyncio.sleep(5)
+        assert throttles(cluster) == SET
+        task.cancel()
+        has_caught_up, ended = await task
+        assert not has_caught_up
+        assert ended.topics == ("t",)
+        assert throttles(cluster) == {}
+        assert list(tmp_path.glob("*.json")) == []
+        cluster.network.heal()
 
     tell(story)

@@ -176,6 +176,24 @@ def test_refused_midway_leaves_an_earlier_throttle_as_it_was(file: JournalFile) 
     assert file.read() == journal
 
 
+def test_interrupted_midway_leaves_nothing_set(file: JournalFile) -> None:
+    """Ctrl-C comes as a cancellation, wherever we are."""
+
+    class Interrupted(OneCluster):
+        async def alter_configs(self, *args: object, **kwargs: object) -> str:
+            if len(self.log) == 2:
+                self.log.append("interrupted")
+                raise asyncio.CancelledError
+            return await super().alter_configs(*args, **kwargs)  # type: ignore[arg-type]
+
+    cluster = Interrupted(topics_set={"t": {}})
+    with pytest.raises(asyncio.CancelledError):
+        set_for(cluster, file, 0)
+    assert len(cluster.log) > 3, "two rates were set and taken away"
+    assert cluster.throttles() == {}
+    assert not file.path.exists()
+
+
 def test_a_topic_deleted_meanwhile_takes_its_lists_with_it(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}})
     set_for(cluster, file, 0)
