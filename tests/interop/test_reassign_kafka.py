@@ -309,6 +309,10 @@ def test_a_throttle_below_what_comes_in(world: World) -> None:
 def test_a_broker_that_is_filled_anew(world: World, kafka: ApacheKafka) -> None:
     world.make([1, 3], [2, 3], mb=20)
     kafka.nodes[3].stop()
+    flags = ["--reassignment-json-file", world.plan([1, 2], [2, 1]), "--throttle", "1MB"]
+    code, out, err = world.run("--execute", *flags)
+    assert (code, out) == (1, "")
+    assert "broker 3 is down, so its rate cannot be set" in err
     for folder in kafka.nodes[3].log_dir.glob(f"{world.topic}-*"):
         shutil.rmtree(folder)
     command = [sys.executable, "-m", "insync", "throttle"]
