@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from few_brokers import KEY, ONE, TWO, client_of, isr_of, play, topic, until
+from few_brokers import KEY, ONE, TWO, client_of, isr_of, play, state_of, topic, until
+from kio.schema.errors import ErrorCode
 
 from insync.cli import reassign_do, reassign_end, reassign_plan
 from insync.cli.reassign_do import Asked
-from insync.client.admin import Admin
-from insync.client.admin_connections import Connections, Patience
+from insync.client import reassignments
+from insync.client.admin import Admin, NewTopic
+from insync.client.admin_connections import Connections, Patience, Refused
 from insync.metadata import paths
 from insync.metadata.records import decode_config
 from insync.moves import cluster as clusters
@@ -23,7 +25,8 @@ from insync.moves.bootstrap import bootstrap
 from insync.moves.execute import MoveRefused, MovesUnderWay
 from insync.moves.journal import AnotherTool, JournalFile
 from insync.moves.plan_file import Plan
-from insync.rules.refusals import BadPlan
+from insync.rules.move_plan import TopicPartition
+from insync.rules.refusals import BadPlan, Refusal
 from insync.rules.values import BrokerId, PartitionId
 from insync.sim.cluster import PORT, Cluster
 
@@ -178,6 +181,97 @@ def test_generated_and_planned(tmp_path: Path) -> None:
         assert 10_000 < told.data["bytes_to_move"] < 30_000
         assert told.data["brokers"][0]["out_bytes"] == told.data["bytes_to_move"]
         assert "MoveRatio" in told.text
+
+    tell(story)
+
+
+# As on brokers that have no leases: a journal.
+
+
+@pytest.fixture
+def _no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no(_: Admin) -> bool:
+        return False
+
+    monkeypatch.setattr(reassignments, "offers_leases", no)
+
+
+@pytest.mark.usefixtures("_no_leases")
+def test_journalled_watched_and_taken_away_by_the_tool(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        told = await reassign_do.execute(admin, asked(tmp_path, to(3, 4), watches=True))
+        assert told.exit_code == 0
+        assert told.data["throttle_cleared"] == {"brokers": [1, 2, 3, 4], "topics": ["t"]}
+        assert throttles(cluster) == {}
+        assert list(tmp_path.glob("*.json")) == []
+
+    tell(story)
+
+
+@pytest.mark.usefixtures("_no_leases")
+def test_journalled_left_and_swept_when_the_move_is_over(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.network.cut(3, 1)
+        ours = asked(tmp_path, to(3, 2))
+        told = await reassign_do.execute(admin, ours)
+        assert not told.data["throttle_ends_by_itself"]
+        assert "You must run --verify" in told.text
+        await asyncio.sleep(1)
+        told = await reassign_end.sweep(admin, ours)
+        assert told.data["throttle_kept_for"] == ["t-0"]
+        assert throttles(cluster) != {}
+        cluster.network.heal()
+        await until(lambda: moved(cluster) == [3, 2], within_s=60)
+        await asyncio.sleep(1)
+        assert throttles(cluster) != {}, "nobody has taken it away yet"
+        told = await reassign_end.sweep(admin, ours)
+        assert told.data["throttle_cleared"] == {"brokers": [1, 2, 3], "topics": ["t"]}
+        assert throttles(cluster) == {}
+        assert (await reassign_end.sweep(admin, ours)).text == "No throttle is left behind.\n"
+
+    tell(story)
+
+
+def moved(cluster: Cluster) -> list[int]:
+    state = state_of(cluster)
+    return [] if state["adding"] or state["removing"] else state["replicas"]
+
+
+@pytest.mark.usefixtures("_no_leases")
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_refused_submission_leaves_neither_throttle_nor_half_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
+) -> None:
+    """As Apache Kafka does it: a plan may be taken in part."""
+    really = reassignments.alter
+    other = "u", PartitionId(0)
+    refused = Refused(ErrorCode.invalid_replica_assignment, "not today")
+
+    async def alter(
+        admin: Admin, targets: Mapping[TopicPartition, Any], *, timeout_ms: int
+    ) -> reassignments.Outcome:
+        if other not in targets:
+            return await really(admin, targets, timeout_ms=timeout_ms)
+        if is_whole:
+            raise refused
+        rest = {key: each for key, each in targets.items() if key != other}
+        await really(admin, rest, timeout_ms=timeout_ms)
+        return reassignments.Outcome(refused={other: refused})
+
+    monkeypatch.setattr(reassignments, "alter", alter)
+
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.network.cut(3, 1)
+        await admin.create_topic(NewTopic(name="u", assignment=[[1, 2]]))
+        await asyncio.sleep(1)
+        plan = {**to(3, 2), other: (BrokerId(3), TWO)}
+        with pytest.raises(Refusal, match="not today"):
+            await reassign_do.execute(admin, asked(tmp_path, plan))
+        await asyncio.sleep(1)
+        assert await admin.moves() == {}
+        assert throttles(cluster) == {}
+        assert list(tmp_path.glob("*.json")) == []
+        cluster.network.heal()
 
     tell(story)
 
