@@ -8,9 +8,9 @@ READY  := $(VENV)/.ready
 .PHONY: help demo test test-interop test-long check bench format pins clean
 
 # What each lane takes from the one suite. A test with no mark is quick and starts nothing.
-UNIT    := not process and not interop and not long
-SEARCH  := property and not process and not interop and not long
-PROCESS := process and not interop and not long
+UNIT    := not process and not spark and not interop and not long
+SEARCH  := property and not process and not spark and not interop and not long
+PROCESS := (process or spark) and not interop and not long
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,18 +18,20 @@ help:  ## this list
 demo: $(READY)  ## the documents' examples, then a real cluster that loses its leader
 	@$(BIN)/insync demo
 
-test: check  ## everything `check` does, then real processes and the long property runs
+test: check  ## everything `check` does, then real processes, Spark (needs Java) and the long property runs
+	tests/prepare java
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "$(SEARCH)"
 	$(BIN)/pytest -m "$(PROCESS)" --durations=5
 
 test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (needs Java, Maven, kcat)
-	tests/interop/prepare
+	tests/prepare java maven kcat
 	$(BIN)/pytest -m interop --durations=5
 
 # pytest's 5 is "nothing has this mark": a list may be empty, a failure may not pass.
 test-long: $(READY)  ## the full lists: hundreds of lives, minutes of kills
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "long and not process" --durations=5 || [ $$? -eq 5 ]
-	$(BIN)/pytest -m "long and process" --durations=5 || [ $$? -eq 5 ]
+	tests/prepare java
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "long and not process and not spark" --durations=5 || [ $$? -eq 5 ]
+	$(BIN)/pytest -m "long and (process or spark)" --durations=5 || [ $$? -eq 5 ]
 
 check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff format --check .

@@ -29,6 +29,7 @@ UNWANTED_IN_BROKERS = [
     "prometheus_client",
     "pyarrow",
     "pydantic",
+    "pyspark",
     "rich",
     "typer",
 ]

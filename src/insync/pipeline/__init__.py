@@ -1,0 +1,1 @@
+"""Recorded telemetry on Spark: tables of lag, episodes, what-if and throttles."""
