@@ -52,6 +52,11 @@ class Label:
     rows: int
     dropped: dict[str, int]  # rows lost so far in this life, by table
 
+    @property
+    def name(self) -> tuple[int, int, int]:
+        """No other block has it: who has it too is the same one, published twice."""
+        return (self.broker, self.started_at_ms, self.block)
+
 
 def write_label(label: Label) -> bytes:
     return json.dumps(asdict(label), separators=(",", ":")).encode()

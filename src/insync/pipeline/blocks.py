@@ -1,0 +1,148 @@
+"""Blocks of the telemetry topic, read from brokers by partition and range of offsets.
+
+Runs in Spark's workers (and, for the bounds, on the driver). With Insync's own client: it hands out
+batches as they are, so that one whose bytes are damaged is told of instead of ending the read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from insync.client.admin import Admin
+from insync.client.admin_connections import Connections, Patience, parse_bootstrap
+from insync.client.partition_client import PartitionClient, Refused
+from insync.client.sockets import Sockets
+from insync.rules.refusals import Refusal
+from insync.telemetry.blocks import BadBlock, Label, read_label
+from insync.telemetry.collection import Record, parts
+from insync.telemetry.schemas import TELEMETRY_TOPIC
+from insync.wire.fetch import FetchedPartition
+
+READ_BYTES: Final = 4 << 20
+LOOK_BYTES: Final = 1  # a broker sends at least one batch; only its bounds are wanted
+
+
+class NoTelemetry(Refusal):
+    """A cluster without the topic."""
+
+
+class Unreadable(Refusal):
+    """A partition of the telemetry topic that nobody serves, or not from there on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Whom to ask, and how long to bear with a partition whose leader has died."""
+
+    bootstrap: str
+    patience_ms: int
+
+    def client(self, partition: int) -> PartitionClient:
+        return PartitionClient(
+            Sockets(), parse_bootstrap(self.bootstrap), TELEMETRY_TOPIC, partition
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets of one partition of the topic, the end not included."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What one offset holds: a labelled block, or why there is none."""
+
+    offset: int
+    label: Label | None = None
+    data: bytes = b""
+    error: str = ""
+
+
+def spans(cluster: Cluster) -> list[Span]:
+    """Everything the topic holds now, by partition."""
+
+    async def ask() -> list[Span]:
+        patience = Patience(operation_ms=cluster.patience_ms)
+        connections = Connections(Sockets(), parse_bootstrap(cluster.bootstrap), patience=patience)
+        async with Admin(connections) as admin:
+            topics = {topic.name: topic for topic in await admin.topics()}
+        if TELEMETRY_TOPIC not in topics:
+            raise NoTelemetry(
+                f"the cluster has no {TELEMETRY_TOPIC}: its brokers are not Insync's, have "
+                "telemetry.enable=false, or have led nothing yet"
+            )
+        numbers = sorted(part.number for part in topics[TELEMETRY_TOPIC].partitions)
+        return list(await asyncio.gather(*(_span(cluster, number) for number in numbers)))
+
+    return asyncio.run(ask())
+
+
+async def _span(cluster: Cluster, partition: int) -> Span:
+    client = cluster.client(partition)
+    try:
+        part = await _read(client, cluster, partition, 0, max_bytes=LOOK_BYTES)
+    finally:
+        await client.close()
+    return Span(partition=partition, start=part.log_start, end=part.high_watermark)
+
+
+async def _read(
+    client: PartitionClient, cluster: Cluster, partition: int, offset: int, *, max_bytes: int
+) -> FetchedPartition:
+    try:
+        async with asyncio.timeout(cluster.patience_ms / 1_000):
+            return await client.read_batches(offset, max_bytes=max_bytes, from_start=True)
+    except TimeoutError:
+        why = f"nobody answers for it within {cluster.patience_ms} ms"
+    except Refused as refused:
+        why = str(refused)
+    raise Unreadable(f"cannot read {TELEMETRY_TOPIC}-{partition} at offset {offset}: {why}")
+
+
+def blocks(cluster: Cluster, span: Span) -> Iterator[Block]:
+    """Every offset's block in order; what retention took before we came is told of as one error."""
+    client = cluster.client(span.partition)
+    offset = span.start
+    with asyncio.Runner() as runner:
+        try:
+            while offset < span.end:
+                part = runner.run(
+                    _read(client, cluster, span.partition, offset, max_bytes=READ_BYTES)
+                )
+                if part.high_watermark < span.end:
+                    raise Unreadable(
+                        f"{TELEMETRY_TOPIC}-{span.partition} ends at {part.high_watermark}, before "
+                        f"{span.end} where it once did: the topic was made anew"
+                    )
+                if part.log_start > offset:
+                    gone = min(part.log_start, span.end)
+                    yield Block(offset=offset, error=f"gone by retention: {offset} to {gone - 1}")
+                before, offset = offset, max(offset, part.log_start)
+                for found in parts(part.records or b"", offset=offset):
+                    if found.trouble and found.offset < span.end:
+                        yield Block(offset=found.offset, error=found.trouble)
+                    yield from (
+                        _block(record) for record in found.records if record.offset < span.end
+                    )
+                    offset = found.next_offset
+                if offset == before:
+                    raise Unreadable(
+                        f"{TELEMETRY_TOPIC}-{span.partition} has no batch at offset {offset}"
+                    )
+        finally:
+            runner.run(client.close())
+
+
+def _block(record: Record) -> Block:
+    try:
+        label = read_label(record.key)
+    except BadBlock as refusal:
+        return Block(offset=record.offset, error=str(refusal))
+    return Block(offset=record.offset, label=label, data=record.value or b"")

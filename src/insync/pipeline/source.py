@@ -1,0 +1,298 @@
+"""The Spark data source `insync`: telemetry tables straight from brokers, in batches and streams.
+
+    spark.read.format("insync").option("kafka.bootstrap.servers", B).option("table", "fetches")
+
+| option | meaning |
+|---|---|
+| `kafka.bootstrap.servers` | brokers to ask; one is enough |
+| `table` | one of the telemetry tables, or `blocks`: a row per block of the topic, with its bytes |
+| `mode` | `PERMISSIVE` (usual): blocks that cannot be read are left out, and each task that met \
+some says so in its log; `FAILFAST`: they end the read. `blocks` always has a row for each |
+| `maxBlocksPerTrigger` | of a stream, over all partitions (usual: 1000) |
+| `readTimeoutMs` | how long a partition may have no leader that answers (usual: 30000) |
+| `endingOffsets` | of a batch: {"partition": offset}, where to stop; usually where it ends now |
+
+A module named `pyspark_insync` lets every session with Insync installed find it by itself. Blocks
+published twice are taken once where one task sees both; `each_once` in `tables` settles the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from insync.pipeline.blocks import Block, Cluster, Span, blocks, spans
+from insync.pipeline.schemas import SOURCE_TABLES
+from insync.rules.refusals import Refusal
+from insync.telemetry.blocks import BadBlock
+from insync.telemetry.collection import read_rows
+from insync.telemetry.schemas import TELEMETRY_TOPIC
+
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+MODES: Final = ("PERMISSIVE", "FAILFAST")
+BLOCKS_PER_TRIGGER: Final = 1_000  # some 4 million rows at most
+READ_TIMEOUT_MS: Final = 30_000
+BLOCKS_PER_BATCH: Final = 16  # of Arrow, in the table `blocks`: each may have megabytes
+
+logger = logging.getLogger(__name__)
+
+Offsets = dict[str, int]  # by partition of the topic; keys are strings, as Spark keeps them in JSON
+
+
+class BadOption(Refusal):
+    """An option of the source that is missing, unknown or means nothing."""
+
+
+class BadBlocks(Refusal):
+    """Blocks that cannot be read, where the reader was told to bear none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options, checked."""
+
+    cluster: Cluster
+    table: str
+    is_strict: bool
+    blocks_per_trigger: int
+    ending_offsets: Mapping[str, int] | None
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> Asked:
+        bootstrap, table = options.get(BOOTSTRAP), options.get("table")
+        if not bootstrap:
+            raise BadOption(f"say which brokers: .option({BOOTSTRAP!r}, 'HOST:PORT,...')")
+        if table not in SOURCE_TABLES:
+            known = ", ".join(SOURCE_TABLES)
+            raise BadOption(f"there is no table {table!r}; option 'table' is one of {known}")
+        mode = options.get("mode", MODES[0]).upper()
+        if mode not in MODES:
+            raise BadOption(f"mode is {mode!r}; it is one of {', '.join(MODES)}")
+        return cls(
+            cluster=Cluster(
+                bootstrap=bootstrap,
+                patience_ms=_number(options, "readTimeoutMs", READ_TIMEOUT_MS),
+            ),
+            table=table,
+            is_strict=mode == "FAILFAST",
+            blocks_per_trigger=_number(options, "maxBlocksPerTrigger", BLOCKS_PER_TRIGGER),
+            ending_offsets=_offsets(options.get("endingOffsets")),
+        )
+
+
+def _number(options: Mapping[str, str], name: str, usual: int) -> int:
+    text = options.get(name, str(usual))
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise BadOption(f"{name} is {text!r}; write a whole number above 0")
+    return int(text)
+
+
+def _offsets(text: str | None) -> Mapping[str, int] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(type(each) is int for each in found.values()):
+        raise BadOption(f"endingOffsets is {text!r}; write a JSON object of partition and offset")
+    return found
+
+
+class TelemetrySource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "insync"
+
+    def schema(self) -> StructType:
+        return SOURCE_TABLES[Asked.read(self.options).table]
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(Asked.read(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        return StreamReader(Asked.read(self.options), schema)
+
+
+class SpanPartition(InputPartition):
+    """One task's work."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__((span.partition, span.start, span.end))
+        self.span = span
+
+
+class Rows:
+    """What reads a span, in whichever process: batches and streams differ only in the spans."""
+
+    def __init__(self, asked: Asked, schema: StructType) -> None:
+        known = SOURCE_TABLES[asked.table].names
+        unknown = [name for name in schema.names if name not in known]
+        if unknown:
+            raise BadOption(f"table {asked.table} has no column {', '.join(unknown)}")
+        self.asked = asked
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition), "one of ours"
+        span, wanted = partition.span, to_arrow_schema(self._schema)
+        found = blocks(self.asked.cluster, span)
+        if self.asked.table == "blocks":
+            tables = _inventory(span, found)
+        else:
+            tables = self._tables(span, found)
+        for table in tables:
+            yield from table.select(wanted.names).cast(wanted).to_batches()
+
+    def _tables(self, span: Span, found: Iterator[Block]) -> Iterator[pa.Table]:
+        seen: set[tuple[int, int, int]] = set()
+        bad = repeated = 0
+        for block in found:
+            error = block.error
+            if block.label is not None:
+                if block.label.table != self.asked.table:
+                    continue
+                if block.label.name in seen:
+                    repeated += 1
+                    continue
+                seen.add(block.label.name)
+                try:
+                    yield read_rows(block.label, block.data)
+                except BadBlock as refusal:
+                    error = str(refusal)
+            if error:
+                bad += 1
+                self._bad(span, block.offset, error)
+        if bad or repeated:
+            logger.warning(
+                "%s-%d, offsets %d to %d: %d blocks could not be read, %d came twice",
+                TELEMETRY_TOPIC, span.partition, span.start, span.end - 1, bad, repeated,
+            )  # fmt: skip
+
+    def _bad(self, span: Span, offset: int, error: str) -> None:
+        text = f"{TELEMETRY_TOPIC}-{span.partition} offset {offset}: {error}"
+        if self.asked.is_strict:
+            raise BadBlocks(text)
+        logger.warning("%s; skipped", text)
+
+
+def _inventory(span: Span, found: Iterator[Block]) -> Iterator[pa.Table]:
+    schema = to_arrow_schema(SOURCE_TABLES["blocks"])
+    rows: list[dict[str, Any]] = []
+    for block in found:
+        rows.append(_inventory_row(span, block))
+        if len(rows) == BLOCKS_PER_BATCH:
+            yield pa.Table.from_pylist(rows, schema)
+            rows = []
+    if rows:
+        yield pa.Table.from_pylist(rows, schema)
+
+
+def _inventory_row(span: Span, block: Block) -> dict[str, Any]:
+    row: dict[str, Any] = {"partition": span.partition, "offset": block.offset}
+    error, label = block.error, block.label
+    if label is not None:
+        row |= {
+            "table": label.table,
+            "broker": label.broker,
+            "started_at_ms": label.started_at_ms,
+            "block": label.block,
+            "rows": label.rows,
+            "dropped": list(label.dropped.items()),
+        }
+        try:
+            read_rows(label, block.data)
+        except BadBlock as refusal:
+            error = str(refusal)
+    return row | ({"error": error} if error else {"data": block.data})
+
+
+class BatchReader(Rows, DataSourceReader):
+    """Everything between where the topic begins and where it ends when the read is planned."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        ends = self.asked.ending_offsets or {}
+        found = spans(self.asked.cluster)
+        ended = [
+            Span(partition=each.partition, start=each.start, end=min(each.end, end))
+            for each in found
+            for end in [ends.get(str(each.partition), each.end)]
+        ]
+        # Spark plans one task at least; for nobody's rows, too.
+        return [SpanPartition(each) for each in ended if each.start < each.end] or [
+            SpanPartition(Span(partition=0, start=0, end=0))
+        ]
+
+
+class StreamReader(Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are per partition of the topic; a checkpoint holds them, so a restart goes on."""
+
+    def __init__(self, asked: Asked, schema: StructType) -> None:
+        super().__init__(asked, schema)
+        self._target: Offsets | None = None  # where `availableNow` ends
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        return {str(each.partition): each.start for each in spans(self.asked.cluster)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        return ReadMaxRows(self.asked.blocks_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        self._target = self._ends()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
+        ends = self._ends() if self._target is None else self._target
+        # A partition that was added since begins at its beginning; an end never lies before.
+        begun = {name: start.get(name, 0) for name in {**start, **ends}}
+        ahead = {name: max(0, ends.get(name, 0) - at) for name, at in begun.items()}
+        if isinstance(limit, ReadAllAvailable):
+            return {name: at + ahead[name] for name, at in begun.items()}
+        assert isinstance(limit, ReadMaxRows), "the limit is the one we asked for"
+        taken = shared(ahead, limit.max_rows)
+        return {name: at + taken[name] for name, at in begun.items()}
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        return self._ends()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        found = [
+            Span(partition=int(name), start=start.get(name, 0), end=at) for name, at in end.items()
+        ]
+        return [SpanPartition(each) for each in found if each.start < each.end]
+
+    def _ends(self) -> Offsets:
+        return {str(each.partition): each.end for each in spans(self.asked.cluster)}
+
+
+def shared(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """A limit shared out fairly: nobody gets more than it wants, nobody waits for ever."""
+    given = dict.fromkeys(wanted, 0)
+    left = limit
+    hungry = sorted(name for name, count in wanted.items() if count)
+    while left and hungry:
+        each = max(1, left // len(hungry))
+        for name in hungry:
+            part = min(each, wanted[name] - given[name], left)
+            given[name] += part
+            left -= part
+        hungry = [name for name in hungry if given[name] < wanted[name]]
+    return given
