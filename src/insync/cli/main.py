@@ -33,6 +33,7 @@ COMMANDS = (
     "replicas",
     "telemetry",
     "throttle",
+    "pipeline",
 )
 
 

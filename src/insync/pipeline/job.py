@@ -1,0 +1,123 @@
+"""From a source to files, on the caller's session: what the commands, `spark-submit` and a
+notebook run alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from insync.client.admin_connections import BadAddress, parse_bootstrap
+from insync.pipeline import output
+from insync.pipeline.files import BadSource, Tables, read_tables
+from insync.pipeline.schemas import TELEMETRY
+from insync.pipeline.source import BOOTSTRAP, TelemetrySource
+from insync.pipeline.steps import STEPS, Options
+from insync.pipeline.tables import Findings, decoded, findings
+
+RAW: Final = "telemetry"
+"""Where tables read from brokers are kept under --out: evidence, and a source for the next job."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    source: str  # HOST:PORT,... or a folder of Parquet
+    out: str
+    form: str = output.PARQUET
+    may_overwrite: bool = False
+
+
+@dataclass(slots=True)
+class Done:
+    """What a job wrote, and what it has to say about its source."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    findings: Findings | None = None
+
+
+def is_bootstrap(source: str) -> bool:
+    try:
+        return bool(parse_bootstrap(source))
+    except BadAddress:
+        return False
+
+
+def run(
+    spark: SparkSession,
+    job: Job,
+    steps: Mapping[str, Options],
+    *,
+    say: Say = lambda _: None,
+) -> Done:
+    """Make each table asked for; its options are those of its function."""
+    from_brokers = is_bootstrap(job.source)
+    own = [RAW] if from_brokers else []
+    output.check_new(job.out, [*own, *steps], may_overwrite=job.may_overwrite)
+    done = Done()
+    needed = sorted({name for step in steps for name in STEPS[step].needs})
+    tables = _tables(spark, job, needed, done, say)
+    done.notes += tables.notes
+    for name, options in steps.items():
+        say(name)
+        rows = STEPS[name].build(tables.frames, options)
+        _write(spark, rows, job, name, done)
+    return done
+
+
+def raw(spark: SparkSession, job: Job, *, say: Say = lambda _: None) -> Done:
+    """The telemetry tables themselves, straight under --out."""
+    if not is_bootstrap(job.source):
+        raise BadSource(f"{job.source} is no HOST:PORT: raw tables come from brokers")
+    output.check_new(job.out, TELEMETRY, may_overwrite=job.may_overwrite)
+    done = Done()
+    _fetch(spark, job, "", done, say)
+    return done
+
+
+def _tables(spark: SparkSession, job: Job, needed: Iterable[str], done: Done, say: Say) -> Tables:
+    if not is_bootstrap(job.source):
+        return read_tables(spark, job.source, needed=needed)
+    _fetch(spark, job, f"{RAW}/", done, say)
+    return read_tables(spark, f"{job.out}/{RAW}", needed=needed)
+
+
+def _fetch(spark: SparkSession, job: Job, under: str, done: Done, say: Say) -> None:
+    """Every table as it was at one moment, read from the brokers once."""
+    say("reading blocks")
+    with kept(blocks_of(spark, job.source)) as blocks:
+        done.findings = findings(blocks)
+        done.notes += done.findings.notes()
+        for name in TELEMETRY:
+            say(f"reading {name}")
+            _write(spark, decoded(blocks, name), job, f"{under}{name}", done)
+
+
+def blocks_of(spark: SparkSession, bootstrap: str) -> DataFrame:
+    spark.dataSource.register(TelemetrySource)
+    read: Any = spark.read.format(TelemetrySource.name()).option(BOOTSTRAP, bootstrap)
+    frame = read.option("table", "blocks").load()
+    assert isinstance(frame, DataFrame), "Spark's reader loads one"
+    return frame
+
+
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """On the workers' disks, so that several tables come of one reading and in its order."""
+    frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
+def _write(spark: SparkSession, rows: DataFrame, job: Job, name: str, done: Done) -> None:
+    path = f"{job.out}/{name}"
+    output.write(rows, path, form=job.form, may_overwrite=job.may_overwrite)
+    done.rows[name] = output.written(spark, path, form=job.form).count()
