@@ -3,9 +3,17 @@
 A failure prints the example; the seed it prints replays it.
 """
 
-import os
+from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No deadline: these machines are noisy, and a slow example is not a wrong one.
 settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
@@ -18,3 +26,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local session for all tests that bear the mark `spark`, started as commands start it."""
+    from insync.pipeline.session import session  # noqa: PLC0415 - few tests need it
+
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    with session(master="local[2]", settings=settings, log=folder / "spark.log") as started:
+        yield started

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ from insync.cli.answer import Answer, JsonFlag, WrongUsage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import RenderableType
 
     from insync.pipeline.job import Done, Job
@@ -39,6 +42,7 @@ SparkLog = Annotated[
     Path | None,
     typer.Option("--spark-log", metavar="FILE", help="Keep what Spark itself has to say."),
 ]
+LOOK_EVERY_S = 0.2
 SHOWN_MAX = 20  # rows of a table on the terminal
 
 app = typer.Typer(help="Recorded telemetry as tables, on Spark.")
@@ -71,6 +75,64 @@ def raw(
 
         job = _job(source, out, form, may_overwrite=overwrite)
         return _answer(spark, job, jobs.raw(spark, job, say=say), (), as_json=as_json)
+
+
+@app.command()
+def stream(
+    *,
+    source: Source,
+    out: Out,
+    every_s: Annotated[
+        int, typer.Option("--every", metavar="SECONDS", min=1, help="Between two batches.")
+    ] = 10,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Take what is there, and end.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Where it was; usually in --out."),
+    ] = None,
+    max_blocks: Annotated[
+        int, typer.Option("--max-blocks", metavar="N", min=1, help="In one batch.")
+    ] = 1_000,
+    master: Master = None,
+    conf: Conf = None,
+    spark_log: SparkLog = None,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Append the telemetry tables as they come, each row once; go on after a restart."""
+    with _spark(master, conf, spark_log) as (spark, say):
+        from insync.pipeline import stream as streams  # noqa: PLC0415 - brings pyspark
+        from insync.pipeline.job import is_bootstrap  # noqa: PLC0415
+
+        if not is_bootstrap(source):
+            raise WrongUsage(f"--source: {source} is no HOST:PORT; a stream comes from brokers")
+        query, appender = streams.start(
+            spark,
+            bootstrap=source,
+            out=out.rstrip("/"),
+            checkpoint=checkpoint,
+            every_s=None if available_now else every_s,
+            options={"maxBlocksPerTrigger": str(max_blocks)},
+        )
+        _until_ended(query, lambda: say(f"batch {max(appender.batches, default=0)}"))
+        data = appender.summary()
+    lines = [f"{name}\t{count} rows" for name, count in data["rows"].items()]
+    text = "\n".join([*lines, f"{data['bad_blocks']} blocks could not be read", ""])
+    return Answer(data={"out": out, **data}, view=text, as_json=as_json)
+
+
+def _until_ended(query: StreamingQuery, tell: Callable[[], None]) -> None:
+    """Until it has nothing more to do, fails, or somebody asks us to end."""
+    asked = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    while query.isActive and not asked.wait(LOOK_EVERY_S):
+        tell()
+    query.stop()  # a batch that is cut off is run again at the next start
+    error = query.exception()
+    if error is not None:
+        raise error
 
 
 def _job(source: str, out: str, form: str, *, may_overwrite: bool) -> Job:

@@ -7,6 +7,7 @@ batches as they are, so that one whose bytes are damaged is told of instead of e
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +18,7 @@ from insync.client.partition_client import PartitionClient, Refused
 from insync.client.sockets import Sockets
 from insync.rules.refusals import Refusal
 from insync.telemetry.blocks import BadBlock, Label, read_label
-from insync.telemetry.collection import Record, parts
+from insync.telemetry.collection import Part, Record, parts
 from insync.telemetry.schemas import TELEMETRY_TOPIC
 from insync.wire.fetch import FetchedPartition
 
@@ -106,38 +107,51 @@ async def _read(
     raise Unreadable(f"cannot read {TELEMETRY_TOPIC}-{partition} at offset {offset}: {why}")
 
 
+def made_anew(partition: int, end: int, former_end: int) -> Unreadable:
+    return Unreadable(
+        f"{TELEMETRY_TOPIC}-{partition} ends at {end}, before {former_end} where it once did: "
+        "the topic was made anew, or it is another cluster's"
+    )
+
+
 def blocks(cluster: Cluster, span: Span) -> Iterator[Block]:
     """Every offset's block in order; what retention took before we came is told of as one error."""
     client = cluster.client(span.partition)
-    offset = span.start
+    offset, last_heard_s = span.start, time.monotonic()
     with asyncio.Runner() as runner:
         try:
             while offset < span.end:
                 part = runner.run(
                     _read(client, cluster, span.partition, offset, max_bytes=READ_BYTES)
                 )
-                if part.high_watermark < span.end:
-                    raise Unreadable(
-                        f"{TELEMETRY_TOPIC}-{span.partition} ends at {part.high_watermark}, before "
-                        f"{span.end} where it once did: the topic was made anew"
-                    )
+                before = offset
                 if part.log_start > offset:
                     gone = min(part.log_start, span.end)
                     yield Block(offset=offset, error=f"gone by retention: {offset} to {gone - 1}")
-                before, offset = offset, max(offset, part.log_start)
+                    offset = part.log_start
                 for found in parts(part.records or b"", offset=offset):
-                    if found.trouble and found.offset < span.end:
-                        yield Block(offset=found.offset, error=found.trouble)
-                    yield from (
-                        _block(record) for record in found.records if record.offset < span.end
-                    )
+                    yield from _blocks(found, span.end)
                     offset = found.next_offset
-                if offset == before:
-                    raise Unreadable(
-                        f"{TELEMETRY_TOPIC}-{span.partition} has no batch at offset {offset}"
-                    )
+                if offset > before:
+                    last_heard_s = time.monotonic()
+                elif time.monotonic() > last_heard_s + cluster.patience_ms / 1_000:
+                    raise _no_batch(span, offset, part.high_watermark)
         finally:
             runner.run(client.close())
+
+
+def _no_batch(span: Span, offset: int, high_watermark: int) -> Unreadable:
+    if high_watermark < span.end:  # a new leader's may be behind for a moment, not for so long
+        return made_anew(span.partition, high_watermark, span.end)
+    return Unreadable(f"{TELEMETRY_TOPIC}-{span.partition} has no batch at offset {offset}")
+
+
+def _blocks(part: Part, end: int) -> Iterator[Block]:
+    if part.trouble and part.offset < end:
+        yield Block(offset=part.offset, error=part.trouble)
+    for record in part.records:
+        if record.offset < end:
+            yield _block(record)
 
 
 def _block(record: Record) -> Block:

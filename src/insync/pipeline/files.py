@@ -36,7 +36,7 @@ def read_tables(spark: SparkSession, folder: str, *, needed: Iterable[str]) -> T
     """Every table of a folder; one that is missing and not needed is empty."""
     tables = Tables({})
     for name, schema in TELEMETRY.items():
-        found = _read(spark, f"{folder.rstrip('/')}/{name}")
+        found = read_if_there(spark, f"{folder.rstrip('/')}/{name}")
         if found is None:
             if name in needed:
                 raise BadSource(f"{folder} has no table {name}: no Parquet in {folder}/{name}")
@@ -49,7 +49,8 @@ def read_tables(spark: SparkSession, folder: str, *, needed: Iterable[str]) -> T
     return tables
 
 
-def _read(spark: SparkSession, path: str) -> DataFrame | None:
+def read_if_there(spark: SparkSession, path: str) -> DataFrame | None:
+    """None: there is no such folder, or nothing in it."""
     try:
         return spark.read.parquet(path)
     except AnalysisException as error:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,7 +41,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from insync.pipeline.blocks import Block, Cluster, Span, blocks, spans
+from insync.pipeline.blocks import Block, Cluster, Span, blocks, made_anew, spans
 from insync.pipeline.schemas import SOURCE_TABLES
 from insync.rules.refusals import Refusal
 from insync.telemetry.blocks import BadBlock
@@ -167,21 +168,20 @@ class Rows:
         seen: set[tuple[int, int, int]] = set()
         bad = repeated = 0
         for block in found:
-            error = block.error
-            if block.label is not None:
-                if block.label.table != self.asked.table:
-                    continue
-                if block.label.name in seen:
-                    repeated += 1
-                    continue
-                seen.add(block.label.name)
-                try:
-                    yield read_rows(block.label, block.data)
-                except BadBlock as refusal:
-                    error = str(refusal)
-            if error:
+            if block.label is not None and block.label.table != self.asked.table:
+                continue
+            try:
+                rows = _rows(block)
+            except BadBlock as refusal:
                 bad += 1
-                self._bad(span, block.offset, error)
+                self._bad(span, block.offset, str(refusal))
+                continue
+            assert block.label is not None, "rows have a label"
+            if block.label.name in seen:
+                repeated += 1
+                continue
+            seen.add(block.label.name)
+            yield rows
         if bad or repeated:
             logger.warning(
                 "%s-%d, offsets %d to %d: %d blocks could not be read, %d came twice",
@@ -193,6 +193,12 @@ class Rows:
         if self.asked.is_strict:
             raise BadBlocks(text)
         logger.warning("%s; skipped", text)
+
+
+def _rows(block: Block) -> pa.Table:
+    if block.label is None:
+        raise BadBlock(block.error)
+    return read_rows(block.label, block.data)
 
 
 def _inventory(span: Span, found: Iterator[Block]) -> Iterator[pa.Table]:
@@ -209,7 +215,7 @@ def _inventory(span: Span, found: Iterator[Block]) -> Iterator[pa.Table]:
 
 def _inventory_row(span: Span, block: Block) -> dict[str, Any]:
     row: dict[str, Any] = {"partition": span.partition, "offset": block.offset}
-    error, label = block.error, block.label
+    label = block.label
     if label is not None:
         row |= {
             "table": label.table,
@@ -219,11 +225,11 @@ def _inventory_row(span: Span, block: Block) -> dict[str, Any]:
             "rows": label.rows,
             "dropped": list(label.dropped.items()),
         }
-        try:
-            read_rows(label, block.data)
-        except BadBlock as refusal:
-            error = str(refusal)
-    return row | ({"error": error} if error else {"data": block.data})
+    try:
+        _rows(block)
+    except BadBlock as refusal:
+        return row | {"error": str(refusal)}
+    return row | {"data": block.data}
 
 
 class BatchReader(Rows, DataSourceReader):
@@ -249,6 +255,7 @@ class StreamReader(Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, asked: Asked, schema: StructType) -> None:
         super().__init__(asked, schema)
         self._target: Offsets | None = None  # where `availableNow` ends
+        self._behind_since_s: float | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         return {str(each.partition): each.start for each in spans(self.asked.cluster)}
@@ -263,6 +270,7 @@ class StreamReader(Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends() if self._target is None else self._target
         # A partition that was added since begins at its beginning; an end never lies before.
         begun = {name: start.get(name, 0) for name in {**start, **ends}}
+        self._check_ends(begun, ends)
         ahead = {name: max(0, ends.get(name, 0) - at) for name, at in begun.items()}
         if isinstance(limit, ReadAllAvailable):
             return {name: at + ahead[name] for name, at in begun.items()}
@@ -278,6 +286,17 @@ class StreamReader(Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
             Span(partition=int(name), start=start.get(name, 0), end=at) for name, at in end.items()
         ]
         return [SpanPartition(each) for each in found if each.start < each.end]
+
+    def _check_ends(self, begun: Offsets, ends: Offsets) -> None:
+        """A new leader's end may be behind for a moment; for long, it is another topic's."""
+        behind = [name for name, at in begun.items() if at > ends.get(name, 0)]
+        if not behind:
+            self._behind_since_s = None
+            return
+        now_s = time.monotonic()
+        self._behind_since_s = self._behind_since_s or now_s
+        if now_s > self._behind_since_s + self.asked.cluster.patience_ms / 1_000:
+            raise made_anew(int(behind[0]), ends.get(behind[0], 0), begun[behind[0]])
 
     def _ends(self) -> Offsets:
         return {str(each.partition): each.end for each in spans(self.asked.cluster)}
