@@ -1,4 +1,4 @@
-"""Tables appended as blocks come: each row once, also when a block comes twice and after kill -9."""
+"""Tables appended as blocks come: each row once, also when blocks repeat and after kill -9."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from insync.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
-WITHIN_S = 120.0
+WITHIN_S = 300.0  # of a machine that does other things, too
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_blocks_that_come_twice_or_broken_or_late(
             sent += rows
             again.append((partition, *topic.block(partition, "appends", rows)))
     topic.block(0, "stalls", [{"at_ms": 5, "broker": 3, "stall_ms": 40}])
-    first = drain(spark, cluster, out, blocks=4)
-    assert first == {
+    drained = drain(spark, cluster, out, blocks=4)
+    assert drained == {
         "batches": 2,
         "rows": {"fetches": 0, "appends": 30, "isr": 0, "elections": 0, "stalls": 1, "configs": 0},
         "repeated_rows": 0,

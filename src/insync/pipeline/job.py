@@ -100,7 +100,6 @@ def _fetch(spark: SparkSession, job: Job, under: str, done: Done, say: Say) -> N
 
 
 def blocks_of(spark: SparkSession, bootstrap: str) -> DataFrame:
-    spark.dataSource.register(TelemetrySource)
     read: Any = spark.read.format(TelemetrySource.name()).option(BOOTSTRAP, bootstrap)
     frame = read.option("table", "blocks").load()
     assert isinstance(frame, DataFrame), "Spark's reader loads one"

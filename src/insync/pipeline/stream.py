@@ -160,7 +160,6 @@ def start(
     is_new = read_if_there(spark, f"{out}/batches") is None
     if is_new and read_if_there(spark, f"{out}/fetches") is not None:
         raise BadSource(f"{out} has tables that no stream wrote; choose another folder")
-    spark.dataSource.register(TelemetrySource)
     read: Any = spark.readStream.format(TelemetrySource.name()).option(BOOTSTRAP, bootstrap)
     blocks = read.options(**(options or {})).option("table", "blocks").load()
     appender = Appender(spark, out)
