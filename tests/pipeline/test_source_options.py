@@ -10,8 +10,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from insync.pipeline import source
 from insync.pipeline.blocks import Cluster, Span, Unreadable
-from insync.pipeline.schemas import SOURCE_TABLES
 from insync.pipeline.source import Asked, BadOption, StreamReader, shared
+from insync.pipeline.telemetry_schemas import SOURCE_TABLES
 
 GOOD = {"kafka.bootstrap.servers": "127.0.0.1:1", "table": "isr"}
 

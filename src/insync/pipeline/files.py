@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from insync.pipeline.schemas import TELEMETRY
+from insync.pipeline.telemetry_schemas import TELEMETRY
 from insync.rules.refusals import Refusal
 
 _NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from insync.client.admin_connections import BadAddress, parse_bootstrap
 from insync.pipeline import output
 from insync.pipeline.files import BadSource, Tables, read_tables
-from insync.pipeline.schemas import TELEMETRY
 from insync.pipeline.source import BOOTSTRAP, TelemetrySource
 from insync.pipeline.steps import STEPS, Options
 from insync.pipeline.tables import Findings, decoded, findings
+from insync.pipeline.telemetry_schemas import TELEMETRY
 
 RAW: Final = "telemetry"
 """Where tables read from brokers are kept under --out: evidence, and a source for the next job."""

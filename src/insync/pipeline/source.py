@@ -42,7 +42,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from insync.pipeline.blocks import Block, Cluster, Span, blocks, made_anew, spans
-from insync.pipeline.schemas import SOURCE_TABLES
+from insync.pipeline.telemetry_schemas import SOURCE_TABLES
 from insync.rules.refusals import Refusal
 from insync.telemetry.blocks import BadBlock
 from insync.telemetry.collection import read_rows

@@ -24,9 +24,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from insync.pipeline import output
 from insync.pipeline.files import BadSource, read_if_there
 from insync.pipeline.job import kept
-from insync.pipeline.schemas import TELEMETRY
 from insync.pipeline.source import BOOTSTRAP, TelemetrySource
 from insync.pipeline.tables import ONE_ROW_EACH, decoded
+from insync.pipeline.telemetry_schemas import TELEMETRY
 from insync.telemetry.schemas import APPENDS, FETCHES
 
 CHECKPOINT: Final = "_checkpoint"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from insync.pipeline.schemas import TELEMETRY
+from insync.pipeline.telemetry_schemas import TELEMETRY
 from insync.telemetry.schemas import APPENDS, FETCHES, TABLES
 from insync.telemetry.tables import read_block
 
