@@ -1,0 +1,73 @@
+"""The compiled replay comes to the verdicts of the rules, whatever was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from recorded_tables import Tables, arrow, recorded
+
+from insync.pipeline import oracle
+from insync.pipeline.events import shard
+from insync.pipeline.kernel import V_DELAYS
+from insync.pipeline.replay import parameters, replay
+from insync.pipeline.scenarios import Asked
+
+ASKED = Asked(
+    lag_time_max_ms=(1, 60, 150, 900),
+    lag_max_messages=(0, 4),
+    half_period_check=(False, True),
+    min_insync_replicas=2,
+    fetch_wait_max_ms=50,
+)
+FIELDS = (
+    "shrinks", "expands", "flaps", "out_of_sync_ms", "false_evictions", "missed", "missed_ms",
+    "under_min_isr_ms", "under_min_isr_fetching_ms", "watermark_stall_ms",
+)  # fmt: skip
+Key = tuple[str, int, int]
+Found = dict[Key, tuple[dict[str, int], list[int]]]
+
+
+def by_rules(tables: Tables, asked: Asked = ASKED) -> Iterator[tuple[Key, Any]]:
+    for (topic, number), history in oracle.histories(tables).items():
+        for index, scenario in enumerate(asked.scenarios()):
+            verdicts = oracle.replay(
+                history,
+                scenario,
+                min_insync_replicas=asked.min_insync_replicas,
+                fetch_wait_max_ms=asked.fetch_wait_max_ms,
+            )
+            counts = {name: int(getattr(verdicts, name)) for name in FIELDS}
+            yield (topic, number, index), (counts, sorted(verdicts.detection_ms))
+
+
+def by_kernel(tables: Tables, asked: Asked = ASKED, room: int = 4) -> Iterator[tuple[Key, Any]]:
+    told = arrow(tables)
+    events = shard(told["fetches"], told["appends"], told["isr"], told["stalls"])
+    replayed = replay(events, parameters(asked), room=room)
+    at = 0
+    for code, (topic, number) in enumerate(zip(events.topics, events.partitions, strict=True)):
+        for index, row in enumerate(replayed.verdicts[code]):
+            some = replayed.delays[at : at + row[V_DELAYS]]
+            at += row[V_DELAYS]
+            if events.bounds[code] < events.bounds[code + 1]:
+                counts = dict(zip(FIELDS, row[:V_DELAYS].tolist(), strict=True))
+                yield (topic, int(number), index), (counts, sorted(some.tolist()))
+
+
+def differences(expected: Found, found: Found, asked: Asked) -> list[object]:
+    assert expected.keys() == found.keys()
+    return [
+        (key, asked.scenarios()[key[2]], expected[key], found[key])
+        for key in expected
+        if expected[key] != found[key]
+    ][:3]
+
+
+@pytest.mark.property
+@given(tables=recorded())
+def test_verdict_by_verdict(tables: Tables) -> None:
+    expected, found = dict(by_rules(tables)), dict(by_kernel(tables))
+    assert not differences(expected, found, ASKED)
