@@ -1,0 +1,160 @@
+"""Telemetry split by partition, so that each task sees all of the partitions it sees.
+
+Two ways in, one way on: whatever comes from a shard is what a function makes of its Arrow tables.
+
+- `from_tables`: any DataFrames. They are shuffled by partition; the stalls, which are a broker's and
+  not a partition's, go everywhere.
+- `from_export`: the folder of `insync telemetry export`, whose files are split already. Each task
+  reads its own files with pyarrow, only the columns that are needed, and nothing passes the JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import StructType
+
+from insync.pipeline.events import BadTables, check_columns
+from insync.telemetry.schemas import TABLES, Type
+from insync.telemetry.tables import arrow_schema
+
+Tables = dict[str, pa.Table]
+Columns = Mapping[str, tuple[str, ...]]
+Work = Callable[[Tables], pa.Table]
+
+BY_BROKER: Final = "stalls"
+TASKS_PER_CORE: Final = 3  # a task costs about 40 ms, an uneven last one more
+_TYPES: Final = {
+    Type.INT32: "int",
+    Type.INT64: "bigint",
+    Type.STRING: "string",
+    Type.BOOL: "boolean",
+    Type.INT32_LIST: "array<int>",
+}
+
+
+def empty(table: str, columns: Iterable[str]) -> pa.Table:
+    schema = arrow_schema(TABLES[table])
+    return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
+def from_tables(
+    tables: Mapping[str, DataFrame], columns: Columns, work: Work, schema: StructType
+) -> DataFrame:
+    """`work` over all rows of each shard; tables that are not given are empty."""
+    for name, frame in tables.items():
+        check_columns(name, frame.columns, columns[name])
+    spark = next(iter(tables.values())).sparkSession
+    count = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+    wide = list(dict.fromkeys(name for table in columns.values() for name in table))
+    types = {c.name: _TYPES[c.type] for table in TABLES.values() for c in table.columns}
+    parts = []
+    for name, frame in tables.items():
+        own = [
+            F.col(column).cast(types[column]).alias(column)
+            if column in columns[name]
+            else F.lit(None).cast(types[column]).alias(column)
+            for column in wide
+        ]
+        if name == BY_BROKER:
+            everywhere = spark.range(count).select(F.col("id").cast("int").alias("shard"))
+            placed = frame.crossJoin(everywhere).select(F.lit(name).alias("table"), *own, "shard")
+        else:
+            shard = F.pmod(F.hash("topic", "partition"), F.lit(count)).alias("shard")
+            placed = frame.select(F.lit(name).alias("table"), *own, shard)
+        parts.append(placed)
+    together = reduce(DataFrame.unionByName, parts).repartition(count, "shard")
+    return together.mapInArrow(_OfRows(columns, work), schema)
+
+
+def from_export(
+    spark: SparkSession, folder: str | Path, columns: Columns, work: Work, schema: StructType
+) -> DataFrame:
+    """`work` over the files of each partition of the telemetry topic."""
+    root = Path(folder)
+    names = sorted({path.name for path in (root / "fetches").glob("*.parquet")}) or sorted(
+        {path.name for path in (root / "appends").glob("*.parquet")}
+    )
+    if not names:
+        raise BadTables(f"{root} has no fetches/*.parquet: it is no export of telemetry")
+    tasks = min(len(names), TASKS_PER_CORE * _cores(spark))
+    frame = spark.createDataFrame([(name,) for name in names], "name string")
+    return frame.repartition(tasks).mapInArrow(_OfFiles(str(root), columns, work), schema)
+
+
+def _cores(spark: SparkSession) -> int:
+    # Spark Connect has no sparkContext to ask.
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - a PySparkNotImplementedError, or an attribute that is missing
+        return 8
+
+
+class _OfRows:
+    def __init__(self, columns: Columns, work: Work) -> None:
+        self._columns = dict(columns)
+        self._work = work
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts: dict[tuple[int, str], list[pa.Table]] = {}
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            for shard in rows["shard"].unique().to_pylist():
+                mine = rows.filter(pa.compute.equal(rows["shard"], shard))
+                for name in mine["table"].unique().to_pylist():
+                    some = mine.filter(pa.compute.equal(mine["table"], name))
+                    parts.setdefault((shard, name), []).append(
+                        some.select(list(self._columns[name]))
+                    )
+        for shard in sorted({key[0] for key in parts}):
+            tables = {
+                name: pa.concat_tables(parts.pop((shard, name), None) or [empty(name, columns)])
+                for name, columns in self._columns.items()
+            }
+            yield from self._work(tables).to_batches()
+
+
+class _OfFiles:
+    def __init__(self, root: str, columns: Columns, work: Work) -> None:
+        self._root = root
+        self._columns = dict(columns)
+        self._work = work
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stalls = None
+        for batch in batches:
+            for name in batch.column("name").to_pylist():
+                tables = {}
+                for table, columns in self._columns.items():
+                    if table == BY_BROKER:
+                        if stalls is None:
+                            stalls = self._read_all(table, columns)
+                        tables[table] = stalls
+                    else:
+                        tables[table] = self._read(table, name, columns)
+                yield from self._work(tables).to_batches()
+
+    def _read_all(self, table: str, columns: tuple[str, ...]) -> pa.Table:
+        files = sorted((Path(self._root) / table).glob("*.parquet"))
+        return pa.concat_tables(
+            [empty(table, columns), *(self._read(table, path.name, columns) for path in files)]
+        )
+
+    def _read(self, table: str, name: str, columns: tuple[str, ...]) -> pa.Table:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - on the workers
+
+        path = Path(self._root) / table / name
+        if not path.exists():
+            return empty(table, columns)
+        names = [column for column in ("topic", "outcome") if column in columns]
+        with pq.ParquetFile(path, read_dictionary=names) as file:
+            check_columns(str(path), file.schema_arrow.names, columns)
+            return file.read(columns=list(columns), use_threads=False)
+
+
