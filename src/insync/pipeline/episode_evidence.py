@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as W
-from pyspark.sql import functions as F
+from pyspark.sql import Window as W  # noqa: N817 - it is in every line
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType
 
 from insync.rules.settings import InSyncSettings
@@ -36,6 +36,16 @@ SETTINGS: Final = {  # column, type and default of each setting that an episode 
     "replica.lag.time.max.ms": ("lag_time_max_ms", "long", _USUAL.replica_lag_time_max_ms),
     "min.insync.replicas": ("min_isr", "int", 1),
 }
+
+
+def record_end(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
+    ends = [
+        isr.agg(F.max("at_ms").alias("at_ms")),
+        fetches.agg(F.max("last_at_ms").alias("at_ms")),
+        appends.agg(F.max("at_ms").alias("at_ms")),
+    ]
+    union = ends[0].unionByName(ends[1]).unionByName(ends[2])
+    return union.agg(F.max("at_ms").alias("record_end_ms"))
 
 
 def with_settings(episodes: DataFrame, configs: DataFrame) -> DataFrame:
@@ -228,7 +238,9 @@ def with_held_back_while_out(episodes: DataFrame, throttle: DataFrame | None) ->
         episodes,
         throttle,
         "held_back_ms",
-        sides=F.array(_side(F.col("follower"), FOLLOWER_SIDE), _side(F.col("e.leader"), LEADER_SIDE)),
+        sides=F.array(
+            _side(F.col("follower"), FOLLOWER_SIDE), _side(F.col("e.leader"), LEADER_SIDE)
+        ),
         from_ms=F.col("e.began_at_ms"),
         to_ms=F.col("e.end_ms"),
     )

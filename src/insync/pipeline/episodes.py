@@ -46,8 +46,8 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as W
-from pyspark.sql import functions as F
+from pyspark.sql import Window as W  # noqa: N817 - it is in every line
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     BooleanType,
     IntegerType,
@@ -107,7 +107,6 @@ SCHEMA: Final = StructType(
 
 
 def episodes(
-    *,
     isr: DataFrame,
     fetches: DataFrame,
     appends: DataFrame,
@@ -121,7 +120,7 @@ def episodes(
     found = _told_by_changes(changes).unionByName(
         _never_in_sync(changes, fetches, appends), allowMissingColumns=True
     )
-    record_end = _record_end(isr, fetches, appends)
+    record_end = evidence.record_end(isr, fetches, appends)
     known = evidence.with_settings(_numbered(found), configs).crossJoin(F.broadcast(record_end))
     known = evidence.with_first_fetch(known, fetches)
     known = evidence.with_fetches(known, fetches, isr)
@@ -160,7 +159,9 @@ def _told_by_changes(changes: DataFrame) -> DataFrame:
     """A shrink and the expand after it; or an expand that nothing preceded."""
     is_shrink = F.col("change") == SHRINK
     came_from_nowhere = (F.col("change") == EXPAND) & ~F.col("change_before").eqNullSafe(SHRINK)
-    was_in_before = F.col("change_before").isNotNull() | F.array_contains("first_isr", F.col("follower"))
+    was_in_before = F.col("change_before").isNotNull() | F.array_contains(
+        "first_isr", F.col("follower")
+    )
     left_at_ms = F.coalesce("decided_at_ms", "at_ms")
     returned_after = F.col("change_after") == EXPAND
     told_cause = (
@@ -223,16 +224,6 @@ def _never_in_sync(changes: DataFrame, fetches: DataFrame, appends: DataFrame) -
 def _numbered(found: DataFrame) -> DataFrame:
     in_order = W.partitionBy(*REPLICA).orderBy("leader_epoch", "number", "rejoined_at_ms")
     return found.withColumn("episode", F.row_number().over(in_order))
-
-
-def _record_end(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
-    ends = [
-        isr.agg(F.max("at_ms").alias("at_ms")),
-        fetches.agg(F.max("last_at_ms").alias("at_ms")),
-        appends.agg(F.max("at_ms").alias("at_ms")),
-    ]
-    union = ends[0].unionByName(ends[1]).unionByName(ends[2])
-    return union.agg(F.max("at_ms").alias("record_end_ms"))
 
 
 def _with_cause(known: DataFrame) -> DataFrame:

@@ -1,0 +1,230 @@
+"""A line per topic and per broker, for people who look once a day.
+
+The word is the worst that holds:
+
+| word | a topic | a broker |
+|---|---|---|
+| act | a replica is still out of sync, or it was below its min ISR | its replica is still out, or left one below min ISR, or its throttle cannot finish |
+| look | a replica was out, a lag passed half the limit, or a leader changed | the same of its replicas, or it stood still, or its throttle held replicas back |
+| fine | none of this | none of this |
+
+A broker's episodes are those of its own replicas, its leader changes the leaderships that it lost. A
+topic's `under_min_isr_ms` is summed over its partitions; a broker's counts the time that its replicas
+were out meanwhile. `reason` names what the word comes from, the worst first.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from insync.pipeline.episode_evidence import record_end, time_under_min_isr
+from insync.pipeline.episodes import OPEN
+from insync.pipeline.throttle import PROGRESS, VERDICTS
+from insync.rules.move_estimates import Progress, ThrottleVerdict
+from insync.rules.settings import InSyncSettings
+
+TOPIC: Final = "topic"
+BROKER: Final = "broker"
+FINE, LOOK, ACT = "fine", "look", "act"
+STALL_MS_SHOWN: Final = 1_000  # less than this in all is no news
+
+_SUMS: Final = (
+    "episodes",
+    "open_episodes",
+    "flapping",
+    "out_ms",
+    "under_min_isr_ms",
+    "leader_changes",
+    "stall_ms",
+    "held_back_s",
+    "bad_throttles",
+)
+_PEAKS: Final = ("lag_ms_max", "lag_messages_max")
+
+SCHEMA: Final = StructType(
+    [
+        StructField("level", StringType()),
+        StructField("name", StringType()),
+        StructField("word", StringType()),
+        StructField("reason", StringType()),
+        *(StructField(name, LongType()) for name in (*_PEAKS, *_SUMS)),
+    ]
+)
+
+
+def health(
+    episodes: DataFrame,
+    isr: DataFrame,
+    fetches: DataFrame,
+    appends: DataFrame,
+    elections: DataFrame,
+    stalls: DataFrame,
+    configs: DataFrame,
+    lag: DataFrame | None = None,
+    throttle: DataFrame | None = None,
+) -> DataFrame:
+    """`episodes`, `lag` and `throttle` are the pipeline's tables, the others telemetry."""
+    facts = [
+        *_who_is_there(fetches, appends),
+        *_of_episodes(episodes),
+        _of_min_isr(time_under_min_isr(isr, configs), record_end(isr, fetches, appends)),
+        *_of_elections(elections),
+        _of_stalls(stalls),
+    ]
+    if lag is not None:
+        facts += _of_lag(lag)
+    if throttle is not None:
+        facts.append(_of_throttle(throttle))
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _SUMS]
+    peaks = [F.max(name).alias(name) for name in _PEAKS]
+    empty = isr.sparkSession.createDataFrame([], SCHEMA).drop("word", "reason")
+    together = reduce(_joined, facts, empty).groupBy("level", "name").agg(*sums, *peaks)
+    judged = together.crossJoin(F.broadcast(_limit(configs)))
+    return (
+        judged.withColumn("reasons", _reasons())
+        .withColumn(
+            "word", F.when(_is_bad(), ACT).when(F.size("reasons") > 0, LOOK).otherwise(FINE)
+        )
+        .withColumn("reason", F.concat_ws("; ", "reasons"))
+        .select(*SCHEMA.names)
+        .to(SCHEMA)
+    )
+
+
+def _joined(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.unionByName(other, allowMissingColumns=True)
+
+
+def _named(level: str, name: str) -> list[Column]:
+    return [F.lit(level).alias("level"), F.col(name).cast(StringType()).alias("name")]
+
+
+def _who_is_there(fetches: DataFrame, appends: DataFrame) -> list[DataFrame]:
+    """Those of whom nothing bad is told have a line as well."""
+    return [
+        appends.select(*_named(TOPIC, "topic")).distinct(),
+        appends.select(*_named(BROKER, "leader")).distinct(),
+        fetches.select(*_named(BROKER, "follower")).distinct(),
+    ]
+
+
+def _of_episodes(episodes: DataFrame) -> list[DataFrame]:
+    facts = [
+        F.lit(1).alias("episodes"),
+        F.when(F.col("ending") == OPEN, 1).otherwise(0).alias("open_episodes"),
+        F.when(F.col("flaps") > 1, 1).otherwise(0).alias("flapping"),
+        "out_ms",
+    ]
+    return [
+        episodes.select(*_named(TOPIC, "topic"), *facts),
+        episodes.select(*_named(BROKER, "follower"), *facts, "under_min_isr_ms"),
+    ]
+
+
+def _of_min_isr(spans: DataFrame, end: DataFrame) -> DataFrame:
+    until_ms = F.coalesce("to_ms", "record_end_ms")
+    under_ms = F.greatest(F.lit(0), until_ms - F.col("from_ms"))
+    return spans.crossJoin(F.broadcast(end)).select(
+        *_named(TOPIC, "topic"), under_ms.alias("under_min_isr_ms")
+    )
+
+
+def _of_elections(elections: DataFrame) -> list[DataFrame]:
+    each = elections.select("topic", "partition", "leader_epoch", "leader_before").distinct()
+    lost = each.where(F.col("leader_before").isNotNull())
+    return [
+        each.select(*_named(TOPIC, "topic"), F.lit(1).alias("leader_changes")),
+        lost.select(*_named(BROKER, "leader_before"), F.lit(1).alias("leader_changes")),
+    ]
+
+
+def _of_stalls(stalls: DataFrame) -> DataFrame:
+    return (
+        stalls.select("broker", "at_ms", "stall_ms")
+        .distinct()
+        .select(*_named(BROKER, "broker"), "stall_ms")
+    )
+
+
+def _of_lag(lag: DataFrame) -> list[DataFrame]:
+    return [
+        lag.select(*_named(level, name), *_PEAKS)
+        for level, name in ((TOPIC, "topic"), (BROKER, "follower"))
+    ]
+
+
+def _of_throttle(spans: DataFrame) -> DataFrame:
+    cannot_finish = F.col("verdict") == VERDICTS[ThrottleVerdict.CANNOT_FINISH]
+    is_stuck = F.col("progress") == PROGRESS[Progress.STUCK]
+    is_done = F.col("progress") == PROGRESS[Progress.DONE]
+    is_bad = is_stuck | (cannot_finish & ~F.coalesce(is_done, F.lit(False)))
+    return spans.select(
+        *_named(BROKER, "broker"),
+        "held_back_s",
+        F.when(F.coalesce(is_bad, F.lit(False)), 1).otherwise(0).alias("bad_throttles"),
+    )
+
+
+def _limit(configs: DataFrame) -> DataFrame:
+    is_limit = F.col("name") == "replica.lag.time.max.ms"
+    usual = F.lit(InSyncSettings().replica_lag_time_max_ms)
+    lowest = F.min(F.when(is_limit, F.col("value").cast(LongType())))
+    return configs.agg(F.coalesce(lowest, usual).alias("limit_ms"))
+
+
+def _is_bad() -> Column:
+    return (
+        (F.col("open_episodes") > 0)
+        | (F.col("under_min_isr_ms") > 0)
+        | (F.col("bad_throttles") > 0)
+    )
+
+
+def _reasons() -> Column:
+    """Worst first."""
+
+    def seconds(name: str) -> Column:
+        return F.format_number(F.col(name) / 1_000, 1)
+
+    told = [
+        (F.col("open_episodes") > 0, [F.col("open_episodes"), F.lit(" still out of sync")]),
+        (F.col("under_min_isr_ms") > 0, [seconds("under_min_isr_ms"), F.lit(" s below min ISR")]),
+        (
+            F.col("bad_throttles") > 0,
+            [
+                F.lit("a throttle that cannot finish or is stuck ("),
+                F.col("bad_throttles"),
+                F.lit(")"),
+            ],
+        ),
+        (
+            F.col("episodes") > 0,
+            [
+                F.lit("out of sync "),
+                F.col("episodes"),
+                F.lit(" times, "),
+                seconds("out_ms"),
+                F.lit(" s"),
+            ],
+        ),
+        (F.col("flapping") > 0, [F.col("flapping"), F.lit(" of them in a row")]),
+        (
+            F.col("lag_ms_max") * 2 > F.col("limit_ms"),
+            [F.lit("lag up to "), seconds("lag_ms_max"), F.lit(" s")],
+        ),
+        (F.col("leader_changes") > 0, [F.col("leader_changes"), F.lit(" leader changes")]),
+        (
+            F.col("stall_ms") >= STALL_MS_SHOWN,
+            [F.lit("stood still for "), seconds("stall_ms"), F.lit(" s")],
+        ),
+        (
+            F.col("held_back_s") > 0,
+            [F.lit("throttle held replicas back for "), F.col("held_back_s"), F.lit(" s")],
+        ),
+    ]
+    return F.array_compact(F.array(*(F.when(holds, F.concat(*words)) for holds, words in told)))

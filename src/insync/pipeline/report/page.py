@@ -1,0 +1,387 @@
+"""Points to HTML. Whatever comes from a record is escaped: anybody may name a topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any, Final
+
+from insync.pipeline.episodes import CAUSES, OPEN
+from insync.pipeline.report.points import REPLICAS_MAX, ROWS_MAX, Points
+
+PAGE_BYTES_MAX: Final = 1_000_000
+
+CAUSE_WORDS: Final = {
+    "stuck": "stopped fetching",
+    "slow": "fetched, but fell behind",
+    "bootstrapping": "new, catching up for the first time",
+    "leader-slow-reads": "the leader's reads were slow",
+    "throttled": "held back by a throttle",
+    "burst": "a burst of messages, no real lag",
+    "controller": "its broker died or restarted",
+    "unrecorded": "its leaving is not recorded",
+}
+assert set(CAUSE_WORDS) == set(CAUSES), "every cause in words"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a reader sees, and what a table sorts by."""
+
+    text: str
+    sorts_by: float | str
+    kind: str = ""  # a class of the style sheet
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    text: str
+    hint: str = ""
+
+
+def render(points: Points, *, title: str, recommendation: str | None) -> str:
+    folder = files("insync.pipeline.report")
+    template = Template((folder / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=escape(title),
+        css=(folder / "page.css").read_text(encoding="utf-8"),
+        js=(folder / "page.js").read_text(encoding="utf-8"),
+        data=_as_script_data(points),
+        span=_span(points),
+        recommendation=_recommendation(points, recommendation),
+        facts=_facts(points),
+        timeline=_timeline(points),
+        lag=_lag(points),
+        what_if=_what_if(points),
+        throttle=_throttle(points),
+        health=_health(points),
+        episodes=_episodes(points),
+    )
+
+
+def _as_script_data(points: Points) -> str:
+    """JSON that cannot end its script element."""
+    data = {
+        "span": points.span_ms,
+        "causes": CAUSE_WORDS,
+        "timeline": points.timeline,
+        "lag": points.lag,
+        "limitMs": _limit_ms(points),
+        "whatIf": points.what_if,
+        "seconds": points.seconds,
+    }
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _limit_ms(points: Points) -> int | None:
+    """The lag limit in force, if there was one alone."""
+    limits = {row["lag_time_max_ms"] for row in points.episodes or []}
+    return limits.pop() if len(limits) == 1 else None
+
+
+# The parts of the page.
+
+
+def _missing(what: str, how: str) -> str:
+    return f'<p class="missing"><strong>Not recorded.</strong> {escape(what)} {escape(how)}</p>'
+
+
+def _nothing(what: str) -> str:
+    return f'<p class="missing good">{escape(what)}</p>'
+
+
+def _chart(name: str, label: str) -> str:
+    return (
+        f'<div class="chart" data-chart="{name}" role="img" aria-label="{escape(label)}">'
+        "<noscript>This chart is drawn by a script in this file.</noscript></div>"
+    )
+
+
+def _span(points: Points) -> str:
+    if points.span_ms is None:
+        return ""
+    from_ms, to_ms = points.span_ms
+    return (
+        f'<time data-ms="{from_ms}"></time> – <time data-ms="{to_ms}"></time> '
+        f"UTC ({duration(to_ms - from_ms)})"
+    )
+
+
+def _recommendation(points: Points, recommendation: str | None) -> str:
+    if recommendation:
+        return escape(recommendation)
+    if points.what_if is None:
+        return "No what-if was made of this record, so there is no setting to recommend."
+    return "The what-if below has no recommendation."
+
+
+def _facts(points: Points) -> str:
+    facts: list[tuple[str, str, str]] = []
+    if points.summary:
+        found = points.summary
+        still = f"{found['open']} still out" if found["open"] else "all back in sync"
+        facts.append((f"{found['episodes']:,}", "times out of sync", still))
+        facts.append(
+            (duration(found["out_ms"]), "out of sync, in all", f"{found['replicas']:,} replicas")
+        )
+    topics = [row for row in points.health or [] if row["level"] == "topic"]
+    if points.health is not None:
+        under_ms = sum(row["under_min_isr_ms"] for row in topics)
+        note = "acks=all was refused" if under_ms else "acks=all was never refused for it"
+        facts.append((duration(under_ms), "below min ISR", note))
+        changes = sum(row["leader_changes"] for row in topics)
+        facts.append((f"{changes:,}", "leader changes", f"{len(topics):,} topics"))
+    peaks = [value for each in (points.lag or {}).get("series", []) for value in each["ms"]]
+    known = [value for value in peaks if value is not None]
+    if known:
+        facts.append((duration(max(known)), "highest lag", "by KAFKA-4485's definition"))
+    return "".join(
+        f'<div class="fact"><b>{escape(value)}</b><span>{escape(what)}</span>'
+        f"<small>{escape(note)}</small></div>"
+        for value, what, note in facts
+    )
+
+
+def _timeline(points: Points) -> str:
+    if points.timeline is None or points.episodes is None:
+        return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
+    if not points.episodes:
+        return _nothing("Nobody was out of sync.")
+    note = ""
+    if points.summary["replicas"] > REPLICAS_MAX:
+        note = (
+            f'<p class="note">The {REPLICAS_MAX} replicas that were out longest, '
+            f"of {points.summary['replicas']:,}.</p>"
+        )
+    return _chart("timeline", "When each replica was out of sync, and why") + note
+
+
+def _lag(points: Points) -> str:
+    if points.lag is None:
+        return _missing("There is no table of lags.", "Run insync pipeline lag.")
+    if not points.lag["series"]:
+        return _nothing("No follower was heard of.")
+    units = "".join(
+        f'<button type="button" data-unit="{unit}" aria-pressed="{str(unit == "ms").lower()}">'
+        f"{label}</button>"
+        for unit, label in (("ms", "time"), ("messages", "messages"), ("bytes", "bytes"))
+    )
+    return (
+        f'<div class="choice" role="group" aria-label="Lag in">{units}</div>'
+        + _chart("lag", "The highest lag at each moment, worst replicas apart")
+    )  # fmt: skip
+
+
+def _what_if(points: Points) -> str:
+    if points.what_if is None:
+        return _missing("There is no what-if.", "Run insync pipeline what-if.")
+    if not points.what_if:
+        return _nothing("The what-if has no rows: nothing was replayed.")
+    return (
+        '<div class="pair"><div><h3>False evictions</h3>'
+        + _chart("false-evictions", "False evictions against the threshold, a line per policy")
+        + "</div><div><h3>Delay until a real lag is noticed, p99</h3>"
+        + _chart("detection", "Detection delay against the threshold, a line per policy")
+        + '</div></div><div class="legend" data-legend="policies"></div>'
+        '<p class="note">Traffic is taken as recorded: another rule changes verdicts, not what was '
+        "sent. Hollow points lie below what the record can resolve.</p>"
+    )
+
+
+def _throttle(points: Points) -> str:
+    if points.seconds is None and points.throttle is None:
+        return _missing("There is no telemetry of throttles.", "Brokers write it while one is set.")
+    if not points.seconds and not points.throttle:
+        return _nothing("No throttle was set.")
+    charts = _chart("throttle", "Throttled bytes per second against the limit")
+    return (charts if points.seconds else "") + _table("throttles", _SPAN_HEADINGS, _span_rows(points))
+
+
+_SPAN_HEADINGS: Final = (
+    Heading("broker"),
+    Heading("side"),
+    Heading("limit"),
+    Heading("used", "mean rate over the limit"),
+    Heading("held back"),
+    Heading("verdict", "KIP-73: IN < T < N - IN/R"),
+    Heading("estimated"),
+    Heading("real"),
+    Heading("move"),
+)
+
+
+def _span_rows(points: Points) -> list[list[Cell]]:
+    return [
+        [
+            _number(row["broker"]),
+            _text(row["side"]),
+            _measure(row["limit_bytes_per_s"], rate),
+            _measure(row["use"], lambda use: f"{100 * use:.0f} %"),
+            _measure(1_000 * row["held_back_s"], duration),
+            _text(row["verdict"] or "unknown", f"verdict-{row['verdict']}"),
+            _measure(row["estimated_ms"], duration, none="never"),
+            _measure(row["real_ms"], duration, none="not yet"),
+            _text(row["progress"] or "unknown", f"progress-{row['progress']}"),
+        ]
+        for row in points.throttle or []
+    ]
+
+
+def _health(points: Points) -> str:
+    if points.health is None:
+        return _missing("There is no table of health.", "Run insync pipeline report.")
+    order = {"act": 0, "look": 1, "fine": 2}
+    parts = []
+    for level, plural in (("topic", "Topics"), ("broker", "Brokers")):
+        rows = [
+            [
+                _text(row["name"], "name"),
+                Cell(row["word"], order[row["word"]], f"word word-{row['word']}"),
+                _text(row["reason"] or "nothing happened", "reason"),
+                _measure(row["lag_ms_max"], duration, none="unknown"),
+                _number(row["episodes"]),
+                _measure(row["out_ms"], duration),
+                _measure(row["under_min_isr_ms"], duration),
+                _number(row["leader_changes"]),
+            ]
+            for row in points.health
+            if row["level"] == level
+        ]
+        headings = (
+            Heading(level), Heading("state"), Heading("why"), Heading("highest lag"),
+            Heading("times out"), Heading("time out"), Heading("below min ISR"),
+            Heading("leader changes"),
+        )  # fmt: skip
+        parts.append(f"<h3>{plural}</h3>" + _table(f"health-{level}", headings, rows))
+    return "".join(parts)
+
+
+_EPISODE_HEADINGS: Final = (
+    Heading("replica"),
+    Heading("cause"),
+    Heading("began", "the first cause, UTC"),
+    Heading("left", "after the first cause"),
+    Heading("out for"),
+    Heading("lag", "true lag when it left"),
+    Heading("lacked", "messages when it left"),
+    Heading("leader"),
+    Heading("below min ISR"),
+    Heading("leader changes"),
+    Heading("in a row", "episodes in one go"),
+    Heading("KIP-501", "would pending reads have held it?"),
+)
+
+
+def _episodes(points: Points) -> str:
+    if points.episodes is None:
+        return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
+    if not points.episodes:
+        return _nothing("Nobody was out of sync.")
+    total = points.summary["episodes"]
+    note = ""
+    if total > len(points.episodes):
+        note = f'<p class="note">The {ROWS_MAX} longest of {total:,}; all are in the table.</p>'
+    search = (
+        '<input type="search" data-filters="episodes" placeholder="Filter: topic, cause, broker"'
+        ' aria-label="Filter episodes">'
+    )
+    rows = [_episode_row(row) for row in points.episodes]
+    return search + _table("episodes", _EPISODE_HEADINGS, rows) + note
+
+
+def _episode_row(row: dict[str, Any]) -> list[Cell]:
+    first_ms = row["began_at_ms"] or row["left_at_ms"] or row["rejoined_at_ms"]
+    out = duration(row["out_ms"]) if row["out_ms"] is not None else "unknown"
+    is_open = row["ending"] == OPEN
+    replica = f"{row['topic']}-{row['partition']} on {row['follower']}"
+    place = f"{row['topic']} {row['partition']:09d} {row['follower']:09d}"
+    left = row["left_at_ms"]
+    after = None if left is None or row["began_at_ms"] is None else left - row["began_at_ms"]
+    would_hold = row["kip501_would_hold"]
+    return [
+        Cell(replica, place, "name"),
+        Cell(row["cause"], row["cause"], f"cause cause-{row['cause']}", CAUSE_WORDS[row["cause"]]),
+        Cell("", first_ms, "moment"),
+        _measure(after, lambda ms: f"+{duration(ms)}"),
+        Cell(f"{out}, still" if is_open else out, row["out_ms"] or -1, "open" if is_open else ""),
+        _measure(row["lag_ms"], duration),
+        _measure(row["lag_messages"], lambda count: f"{count:,}"),
+        _number(row["leader"]),
+        _measure(row["under_min_isr_ms"], duration),
+        _number(row["leader_changes"]),
+        _number(row["flaps"]),
+        Cell({None: "–", True: "held", False: "no"}[would_hold], str(would_hold)),
+    ]
+
+
+# Tables.
+
+
+def _table(name: str, headings: Sequence[Heading], rows: Sequence[Sequence[Cell]]) -> str:
+    head = "".join(
+        f'<th scope="col"{_hint(each.hint)}><button type="button">{escape(each.text)}</button></th>'
+        for each in headings
+    )
+    body = "".join(
+        "<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows
+    )  # fmt: skip
+    return (
+        f'<div class="scroll"><table data-table="{name}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Cell) -> str:
+    is_number = isinstance(cell.sorts_by, int | float)
+    kind = " ".join(part for part in (cell.kind, "number" if is_number else "") if part)
+    classes = f' class="{escape(kind)}"' if kind else ""
+    key = f' data-v="{escape(str(cell.sorts_by))}"'
+    text = f"<span>{escape(cell.text)}</span>" if "word" in cell.kind else escape(cell.text)
+    return f"<td{classes}{key}{_hint(cell.hint)}>{text}</td>"
+
+
+def _hint(hint: str) -> str:
+    return f' title="{escape(hint)}"' if hint else ""
+
+
+def _text(text: str, kind: str = "") -> Cell:
+    return Cell(text, text, kind)
+
+
+def _number(value: int | None) -> Cell:
+    return Cell("–", -1) if value is None else Cell(f"{value:,}", value)
+
+
+def _measure(value: Any, words: Callable[[Any], str], *, none: str = "–") -> Cell:
+    return Cell(none, -1) if value is None else Cell(words(value), value)
+
+
+# Numbers in words.
+
+
+def duration(ms: int) -> str:
+    """Two figures that matter: 340 ms, 1.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h."""
+    if ms < 1_000:
+        return f"{ms} ms"
+    seconds = ms / 1_000
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    for large, small, unit, rest in ((86_400, 3_600, "d", "h"), (3_600, 60, "h", "min")):
+        if seconds >= large:
+            whole, left = divmod(int(seconds), large)
+            return f"{whole} {unit} {left // small} {rest}"
+    whole, left = divmod(int(seconds), 60)
+    return f"{whole} min {left} s"
+
+
+def rate(bytes_per_s: float) -> str:
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.3g} {unit}"
+    return f"{bytes_per_s:.0f} B/s"

@@ -1,0 +1,314 @@
+"""What the charts show, cut down by Spark: so many points, whatever the record.
+
+Everything here is plain data for `page`: numbers, texts, lists and dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812
+
+from insync.pipeline.episodes import CAUSES, OPEN
+from insync.pipeline.health import ACT, LOOK
+
+COLUMNS_MAX: Final = 240  # moments along a time axis: a phone has fewer pixels, a screen few more
+SERIES_MAX: Final = 6
+REPLICAS_MAX: Final = 40
+BARS_MAX: Final = 1_500
+ROWS_MAX: Final = 400  # of each table
+WHAT_IF_MAX: Final = 600
+LIMITS_MAX: Final = 8
+OTHERS: Final = "all others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The pipeline's own, and `seconds`: the telemetry table `throttle`. None: not recorded."""
+
+    episodes: DataFrame | None = None
+    lag: DataFrame | None = None
+    what_if: DataFrame | None = None
+    throttle: DataFrame | None = None
+    seconds: DataFrame | None = None
+    health: DataFrame | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Points:
+    """None where there is no table."""
+
+    span_ms: tuple[int, int] | None = None
+    summary: dict[str, int] = field(default_factory=dict)
+    timeline: dict[str, Any] | None = None
+    lag: dict[str, Any] | None = None
+    what_if: list[dict[str, Any]] | None = None
+    seconds: list[dict[str, Any]] | None = None
+    episodes: list[dict[str, Any]] | None = None
+    throttle: list[dict[str, Any]] | None = None
+    health: list[dict[str, Any]] | None = None
+
+
+def collect(tables: Tables) -> Points:
+    points = Points()
+    if tables.health is not None:
+        points.health = _health(tables.health)
+    if tables.episodes is not None:
+        points.summary |= _episode_summary(tables.episodes)
+        points.episodes = _longest(tables.episodes)
+        points.timeline = _timeline(tables.episodes)
+    if tables.lag is not None:
+        points.lag = _lag(tables.lag)
+    if tables.what_if is not None:
+        points.what_if = _what_if(tables.what_if)
+    if tables.throttle is not None:
+        points.throttle = _spans(tables.throttle)
+    if tables.seconds is not None:
+        points.seconds = _seconds(tables.seconds)
+    points.span_ms = _span(points)
+    return points
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _one(frame: DataFrame, *facts: Column) -> Row:
+    row = frame.agg(*facts).first()
+    assert row is not None, "an aggregate has a row"
+    return row
+
+
+def _span(points: Points) -> tuple[int, int] | None:
+    """One time axis for all charts."""
+    spans: list[Sequence[int]] = [
+        part["span_ms"] for part in (points.timeline, points.lag) if part and part["span_ms"]
+    ]
+    spans += [(each["at_ms"][0], each["at_ms"][-1]) for each in points.seconds or []]
+    if not spans:
+        return None
+    return min(span[0] for span in spans), max(span[1] for span in spans)
+
+
+# Episodes.
+
+
+def _replica() -> Column:
+    return F.concat_ws("", F.col("topic"), F.lit("-"), F.col("partition"))
+
+
+def _first_ms() -> Column:
+    return F.coalesce("began_at_ms", "left_at_ms", "rejoined_at_ms")
+
+
+def _end_ms() -> Column:
+    start_ms = F.coalesce("left_at_ms", "began_at_ms")
+    return F.coalesce("rejoined_at_ms", start_ms + F.col("out_ms"), start_ms)
+
+
+def _episode_summary(episodes: DataFrame) -> dict[str, int]:
+    row = _one(
+        episodes,
+        F.count("*").alias("episodes"),
+        F.count(F.when(F.col("ending") == OPEN, 1)).alias("open"),
+        F.coalesce(F.sum("out_ms"), F.lit(0)).alias("out_ms"),
+        F.count(F.when(F.col("kip501_would_hold"), 1)).alias("kip501"),
+        F.countDistinct("topic", "partition", "follower").alias("replicas"),
+        *(F.count(F.when(F.col("cause") == cause, 1)).alias(f"cause {cause}") for cause in CAUSES),
+    )
+    return dict(row.asDict())
+
+
+def _longest(episodes: DataFrame) -> list[dict[str, Any]]:
+    worst_first = [
+        (F.col("ending") == OPEN).desc(),
+        F.col("out_ms").desc_nulls_last(),
+        F.col("topic"),
+        F.col("partition"),
+        F.col("follower"),
+        _first_ms(),
+    ]
+    return _rows(episodes.orderBy(*worst_first).limit(ROWS_MAX))
+
+
+def _timeline(episodes: DataFrame) -> dict[str, Any]:
+    """The replicas that were out longest, in the order of their names, and their episodes."""
+    span = _one(episodes, F.min(_first_ms()).alias("from_ms"), F.max(_end_ms()).alias("to_ms"))
+    replica = ["topic", "partition", "follower"]
+    worst = (
+        episodes.groupBy(*replica)
+        .agg(F.sum("out_ms").alias("total_ms"))
+        .orderBy(F.col("total_ms").desc_nulls_last(), *replica)
+        .limit(REPLICAS_MAX)
+        .drop("total_ms")
+    )
+    bars = (
+        episodes.join(F.broadcast(worst), replica)
+        .withColumn("first_ms", _first_ms())
+        .withColumn("end_ms", _end_ms())
+        .orderBy(F.col("out_ms").desc_nulls_last(), *replica, "first_ms")
+        .limit(BARS_MAX)
+        .select(
+            *replica, "first_ms", "left_at_ms", "end_ms", "cause", "ending", "lag_ms",
+            "lag_messages", "flaps",
+        )
+    )  # fmt: skip
+    rows = _rows(bars)
+    names = sorted({(row["topic"], row["partition"], row["follower"]) for row in rows})
+    place = {name: at for at, name in enumerate(names)}
+    return {
+        "span_ms": None if span["from_ms"] is None else (span["from_ms"], span["to_ms"]),
+        "replicas": [
+            {"partition": f"{topic}-{partition}", "broker": broker}
+            for topic, partition, broker in names
+        ],
+        "bars": [
+            {
+                "row": place[row["topic"], row["partition"], row["follower"]],
+                "first": row["first_ms"],
+                "left": row["left_at_ms"],
+                "end": row["end_ms"],
+                "cause": row["cause"],
+                "ending": row["ending"],
+                "lagMs": row["lag_ms"],
+                "lagMessages": row["lag_messages"],
+                "flaps": row["flaps"],
+            }
+            for row in rows
+        ],
+    }
+
+
+# Lag.
+
+
+def _lag(lag: DataFrame) -> dict[str, Any]:
+    """The worst replicas each on its own, all others together; the highest lag of each moment."""
+    end_ms = F.max(F.col("bucket_at_ms") + F.col("bucket_ms"))
+    span = _one(lag, F.min("bucket_at_ms").alias("from_ms"), end_ms.alias("to_ms"))
+    if span["from_ms"] is None:
+        return {"span_ms": None, "at_ms": [], "series": []}
+    from_ms, step_ms = span["from_ms"], _step(span["from_ms"], span["to_ms"])
+    replica = ["topic", "partition", "follower"]
+    worst = (
+        lag.groupBy(*replica)
+        .agg(F.max("lag_ms_max").alias("highest_ms"))
+        .orderBy(F.col("highest_ms").desc_nulls_last(), *replica)
+        .limit(SERIES_MAX - 1)
+    )
+    name = F.concat(_replica(), F.lit(" on "), F.col("follower"))
+    shown = _rows(worst.select(*replica, name.alias("name"), "highest_ms"))
+    marked = worst.select(*replica, F.lit(True).alias("is_worst"))  # noqa: FBT003
+    peaks = [f"lag_{unit}_max" for unit in ("ms", "messages", "bytes")]
+    cells = _rows(
+        lag.join(F.broadcast(marked), replica, "left")
+        .withColumn("name", F.when(F.col("is_worst"), name).otherwise(OTHERS))
+        .withColumn("column", F.floor((F.col("bucket_at_ms") - from_ms) / step_ms))
+        .groupBy("name", "column")
+        .agg(*(F.max(peak).alias(peak) for peak in peaks))
+    )
+    columns = sorted({cell["column"] for cell in cells})
+    place = {column: at for at, column in enumerate(columns)}
+    names = [row["name"] for row in shown]
+    names += [OTHERS] if any(cell["name"] == OTHERS for cell in cells) else []
+    series: dict[str, dict[str, list[int | None]]] = {
+        name: {peak: [None] * len(columns) for peak in peaks} for name in names
+    }
+    for cell in cells:
+        for peak in peaks:
+            series[cell["name"]][peak][place[cell["column"]]] = cell[peak]
+    return {
+        "span_ms": (from_ms, span["to_ms"]),
+        "at_ms": [from_ms + column * step_ms for column in columns],
+        "step_ms": step_ms,
+        "series": [
+            {
+                "name": name,
+                "ms": series[name]["lag_ms_max"],
+                "messages": series[name]["lag_messages_max"],
+                "bytes": series[name]["lag_bytes_max"],
+            }
+            for name in names
+        ],
+    }
+
+
+def _step(from_ms: int, to_ms: int) -> int:
+    return max(1, -(-(to_ms - from_ms + 1) // COLUMNS_MAX))
+
+
+# What-if.
+
+
+def _what_if(what_if: DataFrame) -> list[dict[str, Any]]:
+    """Overall, every policy at every threshold."""
+    return _rows(
+        what_if.where(F.col("level") == "all")
+        .orderBy("policy", "half_period_check", "lag_max_messages", "lag_time_max_ms")
+        .limit(WHAT_IF_MAX)
+        .select(
+            "policy", "half_period_check", "lag_max_messages", "lag_time_max_ms", "shrinks",
+            "flaps", "false_evictions", "missed", "detection_ms_p50", "detection_ms_p99",
+            "out_of_sync_ms", "under_min_isr_ms", "watermark_stall_ms", "below_resolution",
+        )
+    )  # fmt: skip
+
+
+# Throttles.
+
+
+def _spans(spans: DataFrame) -> list[dict[str, Any]]:
+    return _rows(spans.orderBy(F.col("held_back_s").desc(), "broker", "side").limit(ROWS_MAX))
+
+
+def _seconds(seconds: DataFrame) -> list[dict[str, Any]]:
+    limited = seconds.where(F.col("limit_bytes_per_s").isNotNull())
+    span = _one(limited, F.min("at_ms").alias("from_ms"), F.max("at_ms").alias("to_ms"))
+    if span["from_ms"] is None:
+        return []
+    from_ms, step_ms = span["from_ms"], max(1_000, _step(span["from_ms"], span["to_ms"]))
+    held = F.count(F.when(F.col("held_back_partitions") > 0, 1))
+    worst = (
+        limited.groupBy("broker", "side")
+        .agg(held.alias("held"), F.sum("bytes").alias("total"))
+        .orderBy(F.col("held").desc(), F.col("total").desc_nulls_last(), "broker", "side")
+        .limit(LIMITS_MAX)
+        .drop("held", "total")
+    )
+    cells = _rows(
+        limited.join(F.broadcast(worst), ["broker", "side"])
+        .withColumn("column", F.floor((F.col("at_ms") - from_ms) / step_ms))
+        .groupBy("broker", "side", "column")
+        .agg(
+            F.max("limit_bytes_per_s").alias("limit"),
+            F.avg("bytes").cast("long").alias("bytes"),
+            F.max("bytes_in").alias("bytes_in"),
+            held.alias("held"),
+        )
+        .orderBy("broker", "side", "column")
+    )
+    charts: dict[tuple[int, str], dict[str, Any]] = {}
+    for cell in cells:
+        key = (cell["broker"], cell["side"])
+        chart = charts.setdefault(
+            key,
+            {"broker": key[0], "side": key[1], "step_ms": step_ms}
+            | {name: [] for name in ("at_ms", "limit", "bytes", "bytes_in", "held")},
+        )
+        chart["at_ms"].append(from_ms + cell["column"] * step_ms)
+        for name in ("limit", "bytes", "bytes_in", "held"):
+            chart[name].append(cell[name])
+    return list(charts.values())
+
+
+# Health.
+
+
+def _health(health: DataFrame) -> list[dict[str, Any]]:
+    urgency = F.when(F.col("word") == ACT, 0).when(F.col("word") == LOOK, 1).otherwise(2)
+    by_number = F.col("name").cast("int")
+    worst_first = [F.col("level").desc(), urgency, F.col("out_ms").desc(), by_number, F.col("name")]
+    return _rows(health.orderBy(*worst_first).limit(ROWS_MAX))
