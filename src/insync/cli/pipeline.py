@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +42,34 @@ SparkLog = Annotated[
     Path | None,
     typer.Option("--spark-log", metavar="FILE", help="Keep what Spark itself has to say."),
 ]
+Policies = Annotated[
+    str | None, typer.Option("--policies", metavar="NAME,...", help="In-sync rules; usually all.")
+]
+LagTimes = Annotated[
+    str | None, typer.Option("--lag-time-max-ms", metavar="MS,...", help="Limits to try.")
+]
+LagMessages = Annotated[
+    str | None,
+    typer.Option("--lag-max-messages", metavar="N,...", help="Limits of the policy messages."),
+]
+MinIsr = Annotated[
+    int | None, typer.Option("--min-insync-replicas", metavar="N", min=1, help="As topics ask.")
+]
+HalfPeriod = Annotated[
+    bool,
+    typer.Option(
+        "--half-period-check", help="Also as Apache Kafka looks: only every half of the limit."
+    ),
+]
+Network = Annotated[
+    int | None,
+    typer.Option(
+        "--network-bytes-per-s", metavar="N", min=1, help="What a broker's network bears."
+    ),
+]
+Factor = Annotated[
+    int | None, typer.Option("--replication-factor", metavar="N", min=1, help="Of what is moved.")
+]
 LOOK_EVERY_S = 0.2
 SHOWN_MAX = 20  # rows of a table on the terminal
 
@@ -70,11 +98,137 @@ def raw(
     as_json: JsonFlag = False,
 ) -> Answer:
     """The telemetry tables themselves, read by Spark's workers."""
-    with _spark(master, conf, spark_log) as (spark, say):
-        from insync.pipeline import job as jobs  # noqa: PLC0415 - brings pyspark
+    wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
+    return _run(wanted, lambda spark, job, say: jobs().raw(spark, job, say=say), tables())
 
-        job = _job(source, out, form, may_overwrite=overwrite)
-        return _answer(spark, job, jobs.raw(spark, job, say=say), (), as_json=as_json)
+
+@app.command()
+def lag(
+    *,
+    source: Source,
+    out: Out,
+    bucket_ms: Annotated[
+        int | None,
+        typer.Option("--bucket-ms", metavar="MS", min=1, help="Length of a time bucket."),
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    spark_log: SparkLog = None,
+    form: Format = "parquet",
+    overwrite: Overwrite = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """How far each follower was behind: ms, messages and bytes, by time."""
+    wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
+    return _steps(wanted, {"lag": given(bucket_ms=bucket_ms)})
+
+
+@app.command()
+def episodes(
+    *,
+    source: Source,
+    out: Out,
+    master: Master = None,
+    conf: Conf = None,
+    spark_log: SparkLog = None,
+    form: Format = "parquet",
+    overwrite: Overwrite = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Each time out of sync, from first cause to rejoin, with its cause."""
+    wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
+    return _steps(wanted, {"episodes": {}})
+
+
+@app.command("what-if")
+def what_if(
+    *,
+    source: Source,
+    out: Out,
+    policies: Policies = None,
+    lag_time_max_ms: LagTimes = None,
+    lag_max_messages: LagMessages = None,
+    min_insync_replicas: MinIsr = None,
+    half_period_check: HalfPeriod = False,
+    master: Master = None,
+    conf: Conf = None,
+    spark_log: SparkLog = None,
+    form: Format = "parquet",
+    overwrite: Overwrite = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """What other rules and limits would have done."""
+    wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
+    options = what_if_options(
+        policies, lag_time_max_ms, lag_max_messages, min_insync_replicas, half_period_check
+    )
+    return _steps(wanted, {"what_if": options})
+
+
+@app.command()
+def throttle(
+    *,
+    source: Source,
+    out: Out,
+    network: Network = None,
+    replication_factor: Factor = None,
+    master: Master = None,
+    conf: Conf = None,
+    spark_log: SparkLog = None,
+    form: Format = "parquet",
+    overwrite: Overwrite = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Each limit's use, headroom and verdict; move times as estimated and real."""
+    wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
+    options = given(network_bytes_per_s=network, replication_factor=replication_factor)
+    return _steps(wanted, {"throttle": options})
+
+
+@app.command()
+def health(
+    *,
+    source: Source,
+    out: Out,
+    master: Master = None,
+    conf: Conf = None,
+    spark_log: SparkLog = None,
+    form: Format = "parquet",
+    overwrite: Overwrite = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """A line per topic and broker, for people who look once a day."""
+    wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
+    return _steps(wanted, {"episodes": {}, "lag": {}, "throttle": {}, "health": {}})
+
+
+@app.command()
+def report(
+    *,
+    source: Source,
+    out: Out,
+    policies: Policies = None,
+    lag_time_max_ms: LagTimes = None,
+    lag_max_messages: LagMessages = None,
+    min_insync_replicas: MinIsr = None,
+    half_period_check: HalfPeriod = False,
+    network: Network = None,
+    replication_factor: Factor = None,
+    master: Master = None,
+    conf: Conf = None,
+    spark_log: SparkLog = None,
+    form: Format = "parquet",
+    overwrite: Overwrite = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Every table, and all of it as one page: DIR/report.html."""
+    wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
+    what = what_if_options(
+        policies, lag_time_max_ms, lag_max_messages, min_insync_replicas, half_period_check
+    )
+    limits = given(network_bytes_per_s=network, replication_factor=replication_factor)
+    steps = {"episodes": {}, "lag": {}, "throttle": limits, "what_if": what, "health": {}}
+    return _steps(wanted, steps, with_report=True)
 
 
 @app.command()
@@ -135,13 +289,109 @@ def _until_ended(query: StreamingQuery, tell: Callable[[], None]) -> None:
         raise error
 
 
-def _job(source: str, out: str, form: str, *, may_overwrite: bool) -> Job:
-    from insync.pipeline.job import Job  # noqa: PLC0415 - brings pyspark
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What every command is told."""
+
+    source: str
+    out: str
+    master: str | None
+    conf: list[str] | None
+    spark_log: Path | None
+    form: str
+    may_overwrite: bool
+    as_json: bool
+
+
+Work = Callable[["SparkSession", "Job", Callable[[str], None]], "Done"]
+
+
+def _steps(
+    wanted: Wanted, steps: Mapping[str, Mapping[str, Any]], *, with_report: bool = False
+) -> Answer:
+    def work(spark: SparkSession, job: Job, say: Callable[[str], None]) -> Done:
+        done = jobs().run(spark, job, steps, say=say)
+        if with_report:
+            say("drawing the report")
+            jobs().draw(job, done)
+        return done
+
+    return _run(wanted, work, (*steps, *(["report.html"] if with_report else [])))
+
+
+def _run(wanted: Wanted, work: Work, writes: Iterable[str]) -> Answer:
+    """Refuse what can be refused at once, start Spark, work, and show what came of it."""
+    from insync.pipeline.session import check_packages  # noqa: PLC0415
+
+    check_packages()
+    job = _job(wanted)
+    jobs().check(job, writes)
+    with _spark(wanted.master, wanted.conf, wanted.spark_log) as (spark, say):
+        done = work(spark, job, say)
+        say("summing up")
+        view = "" if wanted.as_json else _view(job, done)
+    data: dict[str, Any] = {"out": job.out, "rows": done.rows, "notes": done.notes}
+    if done.findings is not None:
+        data["source"] = done.findings.as_dict()
+    if done.report is not None:
+        data["report"] = done.report
+    return Answer(data=data, view=view, as_json=wanted.as_json)
+
+
+def _job(wanted: Wanted) -> Job:
     from insync.pipeline.output import FORMATS  # noqa: PLC0415
 
-    if form not in FORMATS:
-        raise WrongUsage(f"--format is {form}; it is one of {', '.join(FORMATS)}")
-    return Job(source=source, out=out.rstrip("/"), form=form, may_overwrite=may_overwrite)
+    if wanted.form not in FORMATS:
+        raise WrongUsage(f"--format is {wanted.form}; it is one of {', '.join(FORMATS)}")
+    return jobs().Job(
+        source=wanted.source,
+        out=wanted.out.rstrip("/"),
+        form=wanted.form,
+        may_overwrite=wanted.may_overwrite,
+    )
+
+
+def jobs() -> Any:
+    """The pipeline itself: it brings pyspark, which no other command should wait for."""
+    from insync.pipeline import job  # noqa: PLC0415
+
+    return job
+
+
+def tables() -> Iterable[str]:
+    from insync.telemetry.schemas import TABLES  # noqa: PLC0415
+
+    return TABLES
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those that somebody gave; the others keep their usual values."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def what_if_options(
+    policies: str | None, times: str | None, messages: str | None, minimum: int | None, half: bool
+) -> dict[str, Any]:  # fmt: skip
+    return given(
+        policies=None if policies is None else _words(policies),
+        lag_time_max_ms=_numbers("--lag-time-max-ms", times),
+        lag_max_messages=_numbers("--lag-max-messages", messages),
+        min_insync_replicas=minimum,
+        half_period_check=(False, True) if half else None,
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(flag: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = _words(text)
+    if not words or not all(word.isascii() and word.isdecimal() for word in words):
+        raise WrongUsage(f"{flag}: {text!r} is no list of whole numbers")
+    return tuple(int(word) for word in words)
 
 
 @contextmanager
@@ -177,42 +427,28 @@ def _settings(given: list[str]) -> dict[str, str]:
     return settings
 
 
-def _answer(
-    spark: SparkSession, job: Job, done: Done, names: tuple[str, ...], *, as_json: bool
-) -> Answer:
-    data: dict[str, Any] = {"out": job.out, "rows": done.rows, "notes": done.notes}
-    if done.findings is not None:
-        data["source"] = done.findings.as_dict()
-    view = _view(spark, job, done, names)
-    return Answer(data=data, view=view, as_json=as_json)
-
-
-def _view(spark: SparkSession, job: Job, done: Done, names: tuple[str, ...]) -> RenderableType:
+def _view(job: Job, done: Done) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - scripts that ask for JSON need none
     from rich.table import Table  # noqa: PLC0415
 
-    from insync.pipeline.output import written  # noqa: PLC0415
     from insync.pipeline.steps import STEPS  # noqa: PLC0415
 
     parts: list[RenderableType] = []
-    for name in names:
-        rows = written(spark, f"{job.out}/{name}", form=job.form)
-        shown = STEPS[name].shows or tuple(rows.columns)
+    for name, step in STEPS.items():
+        if name not in done.results:
+            continue
+        rows = step.summary(done.results[name])
         table = Table(title=name, title_justify="left", box=None)
-        for column in shown:
+        for column in rows.columns:
             table.add_column(column)
-        for row in rows.select(*shown).limit(SHOWN_MAX).collect():
+        for row in rows.limit(SHOWN_MAX).collect():
             table.add_row(*("" if value is None else str(value) for value in row))
+        if done.rows[name] > table.row_count:
+            table.caption = f"{table.row_count} of {done.rows[name]} rows"
         parts.append(table)
     counts = Table(box=None, show_header=False)
     for name, count in done.rows.items():
         counts.add_row(f"{job.out}/{name}", f"{count} rows")
+    if done.report is not None:
+        counts.add_row(done.report, "the report")
     return Group(*parts, counts, *(f"note: {note}" for note in done.notes))
-
-
-def steps_of(name: str, options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {name: {key: value for key, value in options.items() if value is not None}}
-
-
-def warn(text: str) -> None:
-    sys.stderr.write(f"insync: {text}\n")

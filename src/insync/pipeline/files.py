@@ -44,6 +44,8 @@ def read_tables(spark: SparkSession, folder: str, *, needed: Iterable[str]) -> T
             continue
         tables.frames[name] = _checked(f"{folder}/{name}", found, schema, tables.notes)
     for name in needed:
+        if name not in tables.frames:
+            raise BadSource(f"{folder} has no table {name}: this version records none")
         if tables.frames[name].isEmpty():
             raise BadSource(f"table {name} of {folder} is empty: nothing was recorded")
     return tables

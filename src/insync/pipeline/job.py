@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark import StorageLevel
@@ -15,7 +16,7 @@ from insync.client.admin_connections import BadAddress, parse_bootstrap
 from insync.pipeline import output
 from insync.pipeline.files import BadSource, Tables, read_tables
 from insync.pipeline.source import BOOTSTRAP, TelemetrySource
-from insync.pipeline.steps import STEPS, Options
+from insync.pipeline.steps import STEPS, Inputs, Options
 from insync.pipeline.tables import Findings, decoded, findings
 from insync.pipeline.telemetry_schemas import TELEMETRY
 
@@ -37,9 +38,11 @@ class Job:
 class Done:
     """What a job wrote, and what it has to say about its source."""
 
+    results: dict[str, DataFrame] = field(default_factory=dict)  # as they were written
     rows: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     findings: Findings | None = None
+    report: str | None = None
 
 
 def is_bootstrap(source: str) -> bool:
@@ -56,19 +59,52 @@ def run(
     *,
     say: Say = lambda _: None,
 ) -> Done:
-    """Make each table asked for; its options are those of its function."""
+    """Make each table asked for, in this order; its options are those of what makes it."""
+    check(job, steps)
+    done = Done()
+    from_brokers = is_bootstrap(job.source)
+    folder = f"{job.out}/{RAW}" if from_brokers else job.source
+    if from_brokers:
+        _fetch(spark, job, f"{RAW}/", done, say)
+    only = len(steps) == 1  # what was asked for alone is not left out
+    needed = {
+        name for step in steps for name in STEPS[step].needs if only or not STEPS[step].is_optional
+    }
+    tables = read_tables(spark, folder, needed=sorted(needed))
+    done.notes += tables.notes
+    inputs = Inputs(spark=spark, folder=folder, telemetry=tables.frames, results=done.results)
+    for name, options in steps.items():
+        if not only and STEPS[name].is_optional and not _has(tables, STEPS[name].needs):
+            done.notes.append(f"no table {name}: nothing of it was recorded")
+            continue
+        say(f"making {name}")
+        _write(spark, STEPS[name].make(inputs, options), job, name, done)
+    return done
+
+
+def _has(tables: Tables, names: Iterable[str]) -> bool:
+    return all(name in tables.frames and not tables.frames[name].isEmpty() for name in names)
+
+
+def draw(job: Job, done: Done) -> None:
+    """The report of what was made: one file, beside the tables."""
+    from insync.pipeline.report import Tables, report  # noqa: PLC0415 - for those who want one
+
+    path = Path(job.out, "report.html")
+    made = {name: done.results[name] for name in STEPS if name in done.results}
+    path.write_text(report(Tables(**made)), encoding="utf-8")
+    done.report = str(path)
+
+
+def check(job: Job, names: Iterable[str]) -> None:
+    """Refuse at once what would be refused after minutes: a caller may ask before Spark starts."""
     from_brokers = is_bootstrap(job.source)
     own = [RAW] if from_brokers else []
-    output.check_new(job.out, [*own, *steps], may_overwrite=job.may_overwrite)
-    done = Done()
-    needed = sorted({name for step in steps for name in STEPS[step].needs})
-    tables = _tables(spark, job, needed, done, say)
-    done.notes += tables.notes
-    for name, options in steps.items():
-        say(name)
-        rows = STEPS[name].build(tables.frames, options)
-        _write(spark, rows, job, name, done)
-    return done
+    output.check_new(job.out, [*own, *names], may_overwrite=job.may_overwrite)
+    if not from_brokers and "://" not in job.source and not Path(job.source).is_dir():
+        raise BadSource(
+            f"there is no folder {job.source}, and it is no HOST:PORT of a broker either"
+        )
 
 
 def raw(spark: SparkSession, job: Job, *, say: Say = lambda _: None) -> Done:
@@ -79,13 +115,6 @@ def raw(spark: SparkSession, job: Job, *, say: Say = lambda _: None) -> Done:
     done = Done()
     _fetch(spark, job, "", done, say)
     return done
-
-
-def _tables(spark: SparkSession, job: Job, needed: Iterable[str], done: Done, say: Say) -> Tables:
-    if not is_bootstrap(job.source):
-        return read_tables(spark, job.source, needed=needed)
-    _fetch(spark, job, f"{RAW}/", done, say)
-    return read_tables(spark, f"{job.out}/{RAW}", needed=needed)
 
 
 def _fetch(spark: SparkSession, job: Job, under: str, done: Done, say: Say) -> None:
@@ -119,4 +148,5 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
 def _write(spark: SparkSession, rows: DataFrame, job: Job, name: str, done: Done) -> None:
     path = f"{job.out}/{name}"
     output.write(rows, path, form=job.form, may_overwrite=job.may_overwrite)
-    done.rows[name] = output.written(spark, path, form=job.form).count()
+    done.results[name] = output.written(spark, path, form=job.form)
+    done.rows[name] = done.results[name].count()

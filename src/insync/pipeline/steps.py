@@ -1,34 +1,109 @@
-"""The pipeline's tables, one row each: what it reads and the function that makes it.
+"""The pipeline's tables, one row each in STEPS: what it needs and how it is made.
 
-A function is named, not imported, until somebody asks for its table.
+What makes a table is imported when somebody asks for it: numba alone takes a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+
+_EXPORTED_FILE: Final = re.compile(r"part-\d{5}\.parquet")
 
 Options = Mapping[str, Any]
 
 
+@dataclass(slots=True, kw_only=True)
+class Inputs:
+    """What a step may use: telemetry, the results of the steps before it, its own options."""
+
+    spark: SparkSession
+    folder: str  # where the telemetry lies
+    telemetry: Mapping[str, DataFrame]
+    results: dict[str, DataFrame] = field(default_factory=dict)
+
+    def recorded(self, *names: str) -> dict[str, DataFrame]:
+        return {name: self.telemetry[name] for name in names if name in self.telemetry}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    name: str  # of the folder under --out
-    makes: str  # MODULE:FUNCTION, called with the tables it reads and its options
-    reads: tuple[str, ...]
-    needs: tuple[str, ...]  # those of them that must have rows
-    shows: tuple[str, ...]  # columns of the summary on the terminal
+    make: Callable[[Inputs, Options], DataFrame]
+    needs: tuple[str, ...] = ()  # telemetry that must have rows
+    shows: tuple[str, ...] = ()  # columns of the summary on the terminal; usually all
+    where: str = "true"  # rows of the summary
+    is_optional: bool = False  # for reports: left out, with a note, where its telemetry is missing
 
-    def build(self, tables: Mapping[str, DataFrame], options: Options) -> DataFrame:
-        module, function = self.makes.split(":")
-        make = getattr(import_module(module), function)
-        frame = make(*(tables[name] for name in self.reads), **options)
-        assert isinstance(frame, DataFrame), f"{self.makes} makes a table"
-        return frame
+    def summary(self, rows: DataFrame) -> DataFrame:
+        shown = rows.where(self.where)
+        return shown.select(*self.shows) if self.shows else shown
 
 
-STEPS: Final[dict[str, Step]] = {}
+def _lag(inputs: Inputs, options: Options) -> DataFrame:
+    from insync.pipeline.lag import lag  # noqa: PLC0415
+
+    return lag(inputs.telemetry["fetches"], inputs.telemetry["appends"], **options)
+
+
+def _episodes(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.episodes import episodes  # noqa: PLC0415
+
+    return episodes(
+        **inputs.recorded("isr", "fetches", "appends", "elections", "stalls", "configs", "throttle")
+    )
+
+
+def _what_if(inputs: Inputs, options: Options) -> DataFrame:
+    from insync.pipeline.scenarios import Asked  # noqa: PLC0415
+    from insync.pipeline.what_if import what_if, what_if_exported  # noqa: PLC0415
+
+    asked = Asked(**options)
+    if is_exported(inputs.folder):
+        return what_if_exported(inputs.spark, inputs.folder, asked=asked)
+    return what_if(**inputs.recorded("fetches", "appends", "isr", "stalls"), asked=asked)
+
+
+def _throttle(inputs: Inputs, options: Options) -> DataFrame:
+    from insync.pipeline.throttle import throttle  # noqa: PLC0415
+
+    return throttle(inputs.telemetry["throttle"], **options)
+
+
+def _health(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.health import health  # noqa: PLC0415
+
+    recorded = inputs.recorded("isr", "fetches", "appends", "elections", "stalls", "configs")
+    made = inputs.results
+    return health(made["episodes"], **recorded, lag=made.get("lag"), throttle=made.get("throttle"))
+
+
+def is_exported(folder: str) -> bool:
+    """Files split by partition and named alike in every table, which tasks can read themselves."""
+    return any(_EXPORTED_FILE.fullmatch(path.name) for path in Path(folder, "fetches").glob("*"))
+
+
+STEPS: Final[dict[str, Step]] = {
+    "lag": Step(make=_lag, needs=("fetches",)),
+    "episodes": Step(
+        make=_episodes,
+        needs=("fetches",),
+        shows=("topic", "partition", "follower", "cause", "ending", "out_ms", "reason"),
+    ),
+    "what_if": Step(
+        make=_what_if,
+        needs=("fetches",),
+        shows=(
+            "policy", "lag_time_max_ms", "lag_max_messages", "half_period_check", "shrinks",
+            "flaps", "false_evictions", "missed", "detection_ms_p99", "under_min_isr_ms",
+            "watermark_stall_ms",
+        ),
+        where="level = 'all'",
+    ),
+    "throttle": Step(make=_throttle, needs=("throttle",), is_optional=True),
+    "health": Step(make=_health, needs=("fetches",)),
+}  # fmt: skip
