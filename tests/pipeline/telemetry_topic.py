@@ -60,7 +60,9 @@ class Topic:
         values = {"table": table, "broker": 1, "started_at_ms": 7, "block": next(self._numbers)}
         return json.dumps(values | {"rows": rows, "dropped": {}} | others).encode()
 
-    def block(self, partition: int, table: str, rows: list[Row], **label: Any) -> tuple[bytes, ...]:
+    def block(
+        self, partition: int, table: str, rows: list[Row], **label: Any
+    ) -> tuple[bytes, bytes]:
         """Returns key and value, to send them again."""
         key, value = self.label(table, len(rows), **label), block_of(table, rows)
         self.send(partition, key, value)

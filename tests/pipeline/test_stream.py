@@ -55,12 +55,13 @@ def test_blocks_that_come_twice_or_broken_or_late(
 ) -> None:
     topic, out = Topic(cluster), tmp_path / "out"
     sent: list[Row] = []
-    again = []
+    again: list[tuple[int, bytes, bytes]] = []
     for first in (0, 5, 10):
         for partition in (0, 1):
             rows = some(partition, first)
             sent += rows
-            again.append((partition, *topic.block(partition, "appends", rows)))
+            key, value = topic.block(partition, "appends", rows)
+            again.append((partition, key, value))
     topic.block(0, "stalls", [{"at_ms": 5, "broker": 3, "stall_ms": 40}])
     drained = drain(spark, cluster, out, blocks=4)
     assert drained == {

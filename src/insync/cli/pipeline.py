@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
+from insync.client.admin_connections import BadAddress, parse_bootstrap
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +100,7 @@ def raw(
 ) -> Answer:
     """The telemetry tables themselves, read by Spark's workers."""
     wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
-    return _run(wanted, lambda spark, job, say: jobs().raw(spark, job, say=say), tables())
+    return _run(wanted, _raw, tables())
 
 
 @app.command()
@@ -160,7 +161,11 @@ def what_if(
     """What other rules and limits would have done."""
     wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
     options = what_if_options(
-        policies, lag_time_max_ms, lag_max_messages, min_insync_replicas, half_period_check
+        policies,
+        lag_time_max_ms,
+        lag_max_messages,
+        min_insync_replicas,
+        with_half_period=half_period_check,
     )
     return _steps(wanted, {"what_if": options})
 
@@ -224,7 +229,11 @@ def report(
     """Every table, and all of it as one page: DIR/report.html."""
     wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
     what = what_if_options(
-        policies, lag_time_max_ms, lag_max_messages, min_insync_replicas, half_period_check
+        policies,
+        lag_time_max_ms,
+        lag_max_messages,
+        min_insync_replicas,
+        with_half_period=half_period_check,
     )
     limits = given(network_bytes_per_s=network, replication_factor=replication_factor)
     steps = {"episodes": {}, "lag": {}, "throttle": limits, "what_if": what, "health": {}}
@@ -255,12 +264,13 @@ def stream(
     as_json: JsonFlag = False,
 ) -> Answer:
     """Append the telemetry tables as they come, each row once; go on after a restart."""
+    try:
+        parse_bootstrap(source)
+    except BadAddress as refusal:
+        raise WrongUsage(f"--source: {refusal}; a stream comes from brokers") from None
     with _spark(master, conf, spark_log) as (spark, say):
         from insync.pipeline import stream as streams  # noqa: PLC0415 - brings pyspark
-        from insync.pipeline.job import is_bootstrap  # noqa: PLC0415
 
-        if not is_bootstrap(source):
-            raise WrongUsage(f"--source: {source} is no HOST:PORT; a stream comes from brokers")
         query, appender = streams.start(
             spark,
             bootstrap=source,
@@ -303,17 +313,26 @@ class Wanted:
     as_json: bool
 
 
-Work = Callable[["SparkSession", "Job", Callable[[str], None]], "Done"]
+Say = Callable[[str], None]
+Work = Callable[["SparkSession", "Job", Say], "Done"]
+
+
+def _raw(spark: SparkSession, job: Job, say: Say) -> Done:
+    from insync.pipeline.job import raw  # noqa: PLC0415 - brings pyspark, as all of these
+
+    return raw(spark, job, say=say)
 
 
 def _steps(
     wanted: Wanted, steps: Mapping[str, Mapping[str, Any]], *, with_report: bool = False
 ) -> Answer:
-    def work(spark: SparkSession, job: Job, say: Callable[[str], None]) -> Done:
-        done = jobs().run(spark, job, steps, say=say)
+    def work(spark: SparkSession, job: Job, say: Say) -> Done:
+        from insync.pipeline.job import draw, run  # noqa: PLC0415
+
+        done = run(spark, job, steps, say=say)
         if with_report:
             say("drawing the report")
-            jobs().draw(job, done)
+            draw(job, done)
         return done
 
     return _run(wanted, work, (*steps, *(["report.html"] if with_report else [])))
@@ -324,8 +343,10 @@ def _run(wanted: Wanted, work: Work, writes: Iterable[str]) -> Answer:
     from insync.pipeline.session import check_packages  # noqa: PLC0415
 
     check_packages()
+    from insync.pipeline.job import check  # noqa: PLC0415
+
     job = _job(wanted)
-    jobs().check(job, writes)
+    check(job, writes)
     with _spark(wanted.master, wanted.conf, wanted.spark_log) as (spark, say):
         done = work(spark, job, say)
         say("summing up")
@@ -339,23 +360,17 @@ def _run(wanted: Wanted, work: Work, writes: Iterable[str]) -> Answer:
 
 
 def _job(wanted: Wanted) -> Job:
+    from insync.pipeline.job import Job  # noqa: PLC0415
     from insync.pipeline.output import FORMATS  # noqa: PLC0415
 
     if wanted.form not in FORMATS:
         raise WrongUsage(f"--format is {wanted.form}; it is one of {', '.join(FORMATS)}")
-    return jobs().Job(
+    return Job(
         source=wanted.source,
         out=wanted.out.rstrip("/"),
         form=wanted.form,
         may_overwrite=wanted.may_overwrite,
     )
-
-
-def jobs() -> Any:
-    """The pipeline itself: it brings pyspark, which no other command should wait for."""
-    from insync.pipeline import job  # noqa: PLC0415
-
-    return job
 
 
 def tables() -> Iterable[str]:
@@ -370,14 +385,19 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def what_if_options(
-    policies: str | None, times: str | None, messages: str | None, minimum: int | None, half: bool
-) -> dict[str, Any]:  # fmt: skip
+    policies: str | None,
+    times: str | None,
+    messages: str | None,
+    minimum: int | None,
+    *,
+    with_half_period: bool,
+) -> dict[str, Any]:
     return given(
         policies=None if policies is None else _words(policies),
         lag_time_max_ms=_numbers("--lag-time-max-ms", times),
         lag_max_messages=_numbers("--lag-max-messages", messages),
         min_insync_replicas=minimum,
-        half_period_check=(False, True) if half else None,
+        half_period_check=(False, True) if with_half_period else None,
     )
 
 

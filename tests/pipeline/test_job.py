@@ -1,0 +1,86 @@
+"""From a folder of tables to results, on a session that the caller has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from exported_tables import LAG_MS, record, write, write_table
+from pyspark.sql import SparkSession
+
+from insync.pipeline.files import BadSource, read_tables
+from insync.pipeline.job import Job, run
+from insync.pipeline.output import BadOutput
+from insync.telemetry.schemas import TABLES
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("exported"), record())
+
+
+def test_episodes_and_what_if_of_a_silent_follower(
+    spark: SparkSession, exported: Path, tmp_path: Path
+) -> None:
+    job = Job(source=str(exported), out=str(tmp_path / "out"))
+    asked = {"policies": ("caught-up",), "lag_time_max_ms": (LAG_MS, 2 * LAG_MS)}
+    done = run(spark, job, {"episodes": {}, "what_if": asked})
+    assert done.rows["episodes"] == 1
+    (episode,) = pq.read_table(tmp_path / "out" / "episodes").to_pylist()
+    assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "stuck", "rejoined")
+    rows = pq.read_table(tmp_path / "out" / "what_if").to_pylist()
+    overall = {row["lag_time_max_ms"]: row for row in rows if row["level"] == "all"}
+    # Silent for 12 s: out under 10 s, in under 20.
+    assert [overall[LAG_MS][name] for name in ("shrinks", "expands", "false_evictions")] == [
+        1,
+        1,
+        0,
+    ]
+    assert [overall[2 * LAG_MS][name] for name in ("shrinks", "missed")] == [0, 0]
+    with pytest.raises(BadOutput, match=r"episodes exists; choose another --out, or --overwrite"):
+        run(spark, job, {"episodes": {}})
+
+
+def test_unknown_columns_are_ignored_and_told_of(
+    spark: SparkSession, exported: Path, tmp_path: Path
+) -> None:
+    rows = pq.read_table(exported / "appends")
+    more = rows.append_column("colour", pa.array(["red"] * rows.num_rows))
+    write_table(tmp_path / "appends", more)
+    tables = read_tables(spark, str(tmp_path), needed=["appends"])
+    assert tables.frames["appends"].columns == list(TABLES["appends"].names)
+    assert tables.notes == [f"{tmp_path}/appends: ignored the unknown column colour"]
+    assert tables.frames["fetches"].isEmpty()  # not there, and not needed
+
+
+def test_tables_that_cannot_be_used_are_refused(
+    spark: SparkSession, exported: Path, tmp_path: Path
+) -> None:
+    def refused(name: str, rows: pa.Table | None) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        if rows is not None:
+            write_table(folder / name, rows)
+        with pytest.raises(BadSource) as error:
+            read_tables(spark, str(folder), needed=[name])
+        return str(error.value).replace(str(folder), "DIR")
+
+    rows = pq.read_table(exported / "appends")
+    lacking = rows.drop_columns(["seq", "bytes"])
+    assert refused("appends", lacking) == "DIR/appends lacks the column seq, bytes"
+    assert refused("appends", rows.slice(0, 0)) == (
+        "table appends of DIR is empty: nothing was recorded"
+    )
+    assert refused("appends", None) == "DIR has no table appends: no Parquet in DIR/appends"
+    texts = pa.array([str(value) for value in rows["bytes"].to_pylist()])
+    wrong = rows.set_column(rows.column_names.index("bytes"), "bytes", texts)
+    assert refused("appends", wrong) == "DIR/appends: column bytes is string; it must be bigint"
+    small = rows["bytes"].cast(pa.int32())
+    narrow = rows.set_column(rows.column_names.index("bytes"), "bytes", small)
+    write_table(tmp_path / "narrow" / "appends", narrow)
+    frames = read_tables(spark, str(tmp_path / "narrow"), needed=["appends"]).frames
+    assert dict(frames["appends"].dtypes)["bytes"] == "bigint"
