@@ -39,6 +39,7 @@ from insync.testing.cluster import HOST, free_ports
 
 HERE = Path(__file__).parent
 POM = HERE / "pom.xml"
+SPARK_POM = HERE / "spark-kafka.xml"  # Spark's own connector to Kafka
 CACHE = HERE.parent / ".peers"
 RESOLVED_WITHIN_S = 600.0
 FORMATTED_WITHIN_S = 60.0
@@ -76,20 +77,21 @@ def _program(name: str) -> str:
 
 
 @cache
-def classpath() -> str:
-    """Every jar that Apache Kafka and its tools need."""
+def classpath(pom: Path | None = None) -> str:
+    """Every jar that Apache Kafka and its tools need, or whatever else a pom asks for."""
     _program("java")
-    kept = CACHE / f"{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}.classpath"
+    pom = pom or POM
+    kept = CACHE / f"{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}.classpath"
     if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(os.pathsep)):
         return kept.read_text()
-    return _resolve(kept)
+    return _resolve(pom, kept)
 
 
-def _resolve(kept: Path) -> str:
+def _resolve(pom: Path, kept: Path) -> str:
     kept.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         found = Path(folder, "classpath")
-        command = [_program("mvn"), "--batch-mode", "--quiet", "--file", str(POM)]
+        command = [_program("mvn"), "--batch-mode", "--quiet", "--file", str(pom)]
         command += ["dependency:build-classpath", f"-Dmdep.outputFile={found}"]
         try:
             done = subprocess.run(  # noqa: S603 - our own command
@@ -99,7 +101,7 @@ def _resolve(kept: Path) -> str:
             raise PeerUnavailable(f"mvn took more than {RESOLVED_WITHIN_S:.0f} s") from None
         if done.returncode != 0 or not found.exists():
             said = [line for line in done.stdout.splitlines() if "ERROR" in line]
-            raise PeerUnavailable(f"mvn cannot resolve {POM.name}: {said[0] if said else '?'}")
+            raise PeerUnavailable(f"mvn cannot resolve {pom.name}: {said[0] if said else '?'}")
         found.rename(kept)  # whole or not at all: two test runs may ask at once
     return kept.read_text()
 
