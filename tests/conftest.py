@@ -36,6 +36,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.sql.shuffle.partitions": "2",
+        # Nothing here runs long enough to repay Java's second compiler.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     with session(master="local[2]", settings=settings, log=folder / "spark.log") as started:
