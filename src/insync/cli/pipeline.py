@@ -43,6 +43,9 @@ SparkLog = Annotated[
     Path | None,
     typer.Option("--spark-log", metavar="FILE", help="Keep what Spark itself has to say."),
 ]
+BucketMs = Annotated[
+    int | None, typer.Option("--bucket-ms", metavar="MS", min=1, help="Length of a time bucket.")
+]
 Policies = Annotated[
     str | None, typer.Option("--policies", metavar="NAME,...", help="In-sync rules; usually all.")
 ]
@@ -108,10 +111,7 @@ def lag(
     *,
     source: Source,
     out: Out,
-    bucket_ms: Annotated[
-        int | None,
-        typer.Option("--bucket-ms", metavar="MS", min=1, help="Length of a time bucket."),
-    ] = None,
+    bucket_ms: BucketMs = None,
     master: Master = None,
     conf: Conf = None,
     spark_log: SparkLog = None,
@@ -167,7 +167,7 @@ def what_if(
         min_insync_replicas,
         with_half_period=half_period_check,
     )
-    return _steps(wanted, {"what_if": options})
+    return _steps(wanted, {"what_if": options, "recommendation": {}})
 
 
 @app.command()
@@ -236,7 +236,14 @@ def report(
         with_half_period=half_period_check,
     )
     limits = given(network_bytes_per_s=network, replication_factor=replication_factor)
-    steps = {"episodes": {}, "lag": {}, "throttle": limits, "what_if": what, "health": {}}
+    steps = {
+        "episodes": {},
+        "lag": {},
+        "throttle": limits,
+        "what_if": what,
+        "recommendation": {},
+        "health": {},
+    }
     return _steps(wanted, steps, with_report=True)
 
 
@@ -258,6 +265,11 @@ def stream(
     max_blocks: Annotated[
         int, typer.Option("--max-blocks", metavar="N", min=1, help="In one batch.")
     ] = 1_000,
+    bucket_ms: BucketMs = None,
+    late_ms: Annotated[
+        int | None,
+        typer.Option("--late-ms", metavar="MS", min=0, help="How long lag waits for late rows."),
+    ] = None,
     master: Master = None,
     conf: Conf = None,
     spark_log: SparkLog = None,
@@ -277,11 +289,13 @@ def stream(
             out=out.rstrip("/"),
             checkpoint=checkpoint,
             every_s=None if available_now else every_s,
+            lag=streams.LagAsked(**given(bucket_ms=bucket_ms, late_ms=late_ms)),
             options={"maxBlocksPerTrigger": str(max_blocks)},
         )
         _until_ended(query, lambda: say(f"batch {max(appender.batches, default=0)}"))
         data = appender.summary()
     lines = [f"{name}\t{count} rows" for name, count in data["rows"].items()]
+    lines += [f"lag is told up to {data['lag_until_ms']} ms"] if data["lag_until_ms"] else []
     text = "\n".join([*lines, f"{data['bad_blocks']} blocks could not be read", ""])
     return Answer(data={"out": out, **data}, view=text, as_json=as_json)
 

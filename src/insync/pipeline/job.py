@@ -91,8 +91,11 @@ def draw(job: Job, done: Done) -> None:
     from insync.pipeline.report import Tables, report  # noqa: PLC0415 - for those who want one
 
     path = Path(job.out, "report.html")
-    made = {name: done.results[name] for name in STEPS if name in done.results}
-    path.write_text(report(Tables(**made)), encoding="utf-8")
+    shown = ("episodes", "lag", "what_if", "throttle", "health")
+    made = {name: done.results[name] for name in shown if name in done.results}
+    headline = done.results["recommendation"].where("is_headline").first()
+    sentence = None if headline is None else str(headline["reason"])
+    path.write_text(report(Tables(**made), recommendation=sentence), encoding="utf-8")
     done.report = str(path)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 _EXPORTED_FILE: Final = re.compile(r"part-\d{5}\.parquet")
 
@@ -45,8 +46,10 @@ class Step:
 
 
 def _lag(inputs: Inputs, options: Options) -> DataFrame:
-    from insync.pipeline.lag import lag  # noqa: PLC0415
+    from insync.pipeline.lag import lag, lag_exported  # noqa: PLC0415
 
+    if is_exported(inputs.folder):
+        return lag_exported(inputs.spark, inputs.folder, **options)
     return lag(inputs.telemetry["fetches"], inputs.telemetry["appends"], **options)
 
 
@@ -66,6 +69,31 @@ def _what_if(inputs: Inputs, options: Options) -> DataFrame:
     if is_exported(inputs.folder):
         return what_if_exported(inputs.spark, inputs.folder, asked=asked)
     return what_if(**inputs.recorded("fetches", "appends", "isr", "stalls"), asked=asked)
+
+
+def _recommendation(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.recommendation import Running, recommendation  # noqa: PLC0415
+
+    names = {
+        "policy": "replica.in.sync.policy",
+        "lag_time_max_ms": "replica.lag.time.max.ms",
+    }
+    usual = Running()
+    found = {name: _last_setting(inputs, setting) for name, setting in names.items()}
+    running = Running(
+        policy=found["policy"] or usual.policy,
+        lag_time_max_ms=int(found["lag_time_max_ms"] or usual.lag_time_max_ms),
+    )
+    return recommendation(inputs.results["what_if"], running)
+
+
+def _last_setting(inputs: Inputs, name: str) -> str | None:
+    """As some broker had it last; those of single topics are not everybody's."""
+    rows = inputs.telemetry["configs"].where(
+        (F.col("name") == name) & ~F.col("scope").contains("/topic:")
+    )
+    last = rows.orderBy(F.col("at_ms").desc(), "scope").first()
+    return None if last is None else str(last["value"])
 
 
 def _throttle(inputs: Inputs, options: Options) -> DataFrame:
@@ -103,6 +131,10 @@ STEPS: Final[dict[str, Step]] = {
             "watermark_stall_ms",
         ),
         where="level = 'all'",
+    ),
+    "recommendation": Step(
+        make=_recommendation,
+        shows=("policy", "lag_max_messages", "half_period_check", "lag_time_max_ms", "reason"),
     ),
     "throttle": Step(make=_throttle, needs=("throttle",), is_optional=True),
     "health": Step(make=_health, needs=("fetches",)),

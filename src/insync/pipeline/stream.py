@@ -8,6 +8,11 @@ A row that was published twice may come in two batches. It is the same to the la
 included: what a batch brings is compared with the earlier batches whose times overlap its own, and
 `OUT/batches` knows their times. So nothing is remembered but what was written, and no row is too
 late. `OUT/problems` has a row for every block that could not be read.
+
+`OUT/lag` is told once, up to a watermark: the latest time in `fetches` and `appends` less what rows
+may be late (`late_ms`), cut to whole buckets. `OUT/batches` states it, as the end of `lag`. A row
+that comes later still is in its own table, is counted there as `late`, and is not in `lag`. A lag
+is followed back `history_ms`: beyond that it is told as at least so much.
 """
 
 from __future__ import annotations
@@ -35,10 +40,12 @@ BATCHES: Final = StructType(
         StructField("table", StringType()),
         StructField("rows", LongType()),
         StructField("repeated", LongType()),  # rows that had come before
+        StructField("late", LongType()),  # rows from before the watermark that held then
         StructField("at_ms_min", LongType()),
-        StructField("at_ms_max", LongType()),
+        StructField("at_ms_max", LongType()),  # of `lag`: the watermark
     ]
 )
+LAG: Final = "lag"
 NUMBERED: Final = (FETCHES.name, APPENDS.name)
 
 
@@ -49,6 +56,7 @@ class Written:
     table: str
     rows: int
     repeated: int
+    late: int
     at_ms_min: int | None
     at_ms_max: int | None
 
@@ -58,12 +66,20 @@ class Written:
         return self.at_ms_min <= last_ms and first_ms <= self.at_ms_max
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagAsked:
+    bucket_ms: int = 10_000
+    late_ms: int = 60_000
+    history_ms: int = 3_600_000
+
+
 class Appender:
     """What is done with each batch of blocks."""
 
-    def __init__(self, spark: SparkSession, out: str) -> None:
+    def __init__(self, spark: SparkSession, out: str, asked: LagAsked) -> None:
         self._spark = spark
         self._out = out
+        self._asked = asked
         self.batches: dict[int, list[Written]] = {}
         self.problems = 0  # since this start
         known = read_if_there(spark, f"{out}/batches")
@@ -74,16 +90,19 @@ class Appender:
 
     def summary(self) -> dict[str, Any]:
         """Of everything that was ever written here; problems since this start."""
-        rows = dict.fromkeys(TELEMETRY, 0)
-        repeated = 0
+        rows = dict.fromkeys((*TELEMETRY, LAG), 0)
+        repeated = late = 0
         for part in (part for parts in self.batches.values() for part in parts):
             rows[part.table] += part.rows
             repeated += part.repeated
+            late += part.late
         return {
             "batches": len(self.batches),
             "rows": rows,
             "repeated_rows": repeated,
+            "late_rows": late,
             "bad_blocks": self.problems,
+            "lag_until_ms": self._watermark(before=max(self.batches, default=0) + 1),
         }
 
     def __call__(self, blocks: DataFrame, number: int) -> None:
@@ -119,10 +138,77 @@ class Appender:
                 if part.table == name and part.overlaps(first_ms, last_ms)
             ]
             output.write(self._new(rows, name, earlier), path, may_overwrite=True)
-        new, first_ms, last_ms = _extent(self._spark.read.parquet(path))
+        written = self._spark.read.parquet(path)
+        new, first_ms, last_ms = _extent(written)
+        told_ms = self._watermark(before=number)
+        is_late = name in NUMBERED and told_ms is not None and new and first_ms < told_ms
         return Written(
-            table=name, rows=new, repeated=came - new, at_ms_min=first_ms, at_ms_max=last_ms
+            table=name,
+            rows=new,
+            repeated=came - new,
+            late=written.where(F.col("at_ms") < told_ms).count() if is_late else 0,
+            at_ms_min=first_ms,
+            at_ms_max=last_ms,
         )
+
+    def _watermark(self, *, before: int) -> int | None:
+        """Up to when lag was told by the batches before this one."""
+        told = [
+            part.at_ms_max
+            for number, parts in self.batches.items()
+            if number < before
+            for part in parts
+            if part.table == LAG and part.at_ms_max is not None
+        ]
+        return max(told, default=None)
+
+    def _tell_lag(self, number: int) -> list[Written]:
+        """Every bucket that ends at or before the watermark and was not told yet."""
+        seen = [
+            part
+            for each, parts in self.batches.items()
+            if each <= number
+            for part in parts
+            if part.table in NUMBERED and part.at_ms_max is not None
+        ]
+        if not seen:
+            return []
+        bucket_ms = self._asked.bucket_ms
+        latest_ms = max(part.at_ms_max or 0 for part in seen)
+        until_ms = (latest_ms - self._asked.late_ms) // bucket_ms * bucket_ms
+        from_ms = self._watermark(before=number)
+        if from_ms is None:
+            from_ms = min(part.at_ms_min or 0 for part in seen) // bucket_ms * bucket_ms
+        if until_ms <= from_ms:
+            return []
+        from insync.pipeline.lag import lag  # noqa: PLC0415 - brings numba
+
+        since_ms = from_ms - self._asked.history_ms
+        fetches, appends = (self._since(name, since_ms, number) for name in NUMBERED)
+        at_ms = F.col("bucket_at_ms")
+        rows = lag(fetches, appends, bucket_ms=bucket_ms).where(
+            (at_ms >= from_ms) & (at_ms < until_ms)
+        )
+        path = self._path(LAG, number)
+        output.write(rows, path, may_overwrite=True)
+        count = self._spark.read.parquet(path).count()
+        return [
+            Written(
+                table=LAG, rows=count, repeated=0, late=0, at_ms_min=from_ms, at_ms_max=until_ms
+            )
+        ]
+
+    def _since(self, name: str, since_ms: int, number: int) -> DataFrame:
+        paths = [
+            self._path(name, each)
+            for each, parts in sorted(self.batches.items())
+            if each <= number
+            for part in parts
+            if part.table == name and (part.at_ms_max or 0) >= since_ms
+        ]
+        read = self._spark.read.schema(TELEMETRY[name])
+        rows = read.parquet(*paths) if paths else self._spark.createDataFrame([], TELEMETRY[name])
+        return rows.where(F.col("at_ms") >= since_ms)
 
     def _new(self, rows: DataFrame, name: str, earlier: Iterable[int]) -> DataFrame:
         paths = [self._path(name, each) for each in sorted(earlier)]
@@ -152,6 +238,7 @@ def start(
     out: str,
     checkpoint: str | None = None,
     every_s: int | None = None,
+    lag: LagAsked | None = None,
     options: dict[str, str] | None = None,
 ) -> tuple[StreamingQuery, Appender]:
     """Append to the tables under `out` from where the checkpoint says; without `every_s`, only
@@ -162,7 +249,7 @@ def start(
         raise BadSource(f"{out} has tables that no stream wrote; choose another folder")
     read: Any = spark.readStream.format(TelemetrySource.name()).option(BOOTSTRAP, bootstrap)
     blocks = read.options(**(options or {})).option("table", "blocks").load()
-    appender = Appender(spark, out)
+    appender = Appender(spark, out, lag or LagAsked())
     writer = blocks.writeStream.foreachBatch(appender).option("checkpointLocation", checkpoint)
     timed = (
         writer.trigger(availableNow=True)
