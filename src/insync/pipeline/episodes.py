@@ -37,16 +37,23 @@ later epoch than its first without having led.
 - `under_min_isr_ms`: for how long the partition had fewer in-sync replicas than
   min(min.insync.replicas, replicas known), while this one was out.
 
-Rows of a partition are ordered by (leader_epoch, version, at_ms). Settings are those recorded in
-`configs`; without them, Kafka's defaults.
+Rows of a partition are ordered by (leader_epoch, version, at_ms). Settings are those of `configs` that
+held when a change was decided; without any, Kafka's defaults.
+
+Spark brings together what belongs to one partition, cut down to the moments before somebody left;
+`partition_episodes` decides, in plain Python. So the plan is one shuffle, and the decisions are
+tested without Java. What belongs to brokers (stalls, throttles) is joined before and after.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as W  # noqa: N817 - it is in every line
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     BooleanType,
@@ -57,53 +64,75 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from insync.pipeline import episode_evidence as evidence
-from insync.pipeline.episode_evidence import EPISODE, PARTITION, REPLICA
-from insync.telemetry.schemas import CONTROLLER, EXPAND, SHRINK
+from insync.pipeline import partition_episodes as core
+from insync.pipeline.intervals import meet, packed, unpacked
+from insync.pipeline.partition_episodes import (
+    BOOTSTRAPPING,
+    BURST,
+    BY_CONTROLLER,
+    OPEN,
+    REJOINED,
+    SLOW,
+    SLOW_READS,
+    STUCK,
+    THROTTLED,
+    UNRECORDED,
+    Told,
+)
+from insync.pipeline.settings_then import with_settings
+from insync.telemetry.schemas import OK, SHRINK
 
-STUCK: Final = "stuck"
-SLOW: Final = "slow"
-BOOTSTRAPPING: Final = "bootstrapping"
-SLOW_READS: Final = "leader-slow-reads"
-THROTTLED: Final = "throttled"
-BURST: Final = "burst"
-BY_CONTROLLER: Final = "controller"
-UNRECORDED: Final = "unrecorded"
+__all__ = ["CAUSES", "OPEN", "REJOINED", "SCHEMA", "UNRECORDED", "episodes", "record_end"]
+
 CAUSES: Final = (
     STUCK, SLOW, BOOTSTRAPPING, SLOW_READS, THROTTLED, BURST, BY_CONTROLLER, UNRECORDED
 )  # fmt: skip
 
-REJOINED: Final = "rejoined"
-OPEN: Final = "open"
+PARTITION: Final = ("topic", "partition")
+REPLICA: Final = (*PARTITION, "follower")
+FOLLOWER_SIDE: Final = "follower"
+LEADER_SIDE: Final = "leader"
+SECOND_MS: Final = 1_000
+ROWS_AT_ONCE: Final = 1_000
 
+_FOUND: Final = (
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("follower", IntegerType()),
+    StructField("leader", IntegerType()),
+    StructField("leader_epoch", IntegerType()),
+    StructField("cause", StringType()),
+    StructField("began_at_ms", LongType()),
+    StructField("left_at_ms", LongType()),
+    StructField("rejoined_at_ms", LongType()),
+    StructField("ending", StringType()),
+    StructField("out_ms", LongType()),
+    StructField("kip501_would_hold", BooleanType()),
+    StructField("lag_ms", LongType()),
+    StructField("lag_messages", LongType()),
+    StructField("lag_bytes", LongType()),
+    StructField("policy", StringType()),
+    StructField("lag_time_max_ms", LongType()),
+    StructField("under_min_isr_ms", LongType()),
+    StructField("leader_changes", IntegerType()),
+    StructField("flap_group", IntegerType()),
+    StructField("flaps", IntegerType()),
+    StructField("reason", StringType()),
+)
+_NUMBERED: Final = StructType(
+    [*_FOUND, StructField("episode", IntegerType()), StructField("end_ms", LongType())]
+)
 SCHEMA: Final = StructType(
     [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("follower", IntegerType()),
-        StructField("leader", IntegerType()),
-        StructField("leader_epoch", IntegerType()),
-        StructField("cause", StringType()),
-        StructField("began_at_ms", LongType()),
-        StructField("left_at_ms", LongType()),
-        StructField("rejoined_at_ms", LongType()),
-        StructField("ending", StringType()),
-        StructField("out_ms", LongType()),
-        StructField("kip501_would_hold", BooleanType()),
-        StructField("lag_ms", LongType()),
-        StructField("lag_messages", LongType()),
-        StructField("lag_bytes", LongType()),
-        StructField("policy", StringType()),
-        StructField("lag_time_max_ms", LongType()),
-        StructField("under_min_isr_ms", LongType()),
-        StructField("leader_changes", IntegerType()),
+        *_FOUND,
         StructField("leader_stall_ms", LongType()),
         StructField("held_back_ms", LongType()),
-        StructField("flap_group", IntegerType()),
-        StructField("flaps", IntegerType()),
-        StructField("reason", StringType()),
     ]
 )
+EPISODE: Final = (*REPLICA, "episode")
+
+# Kinds of rows, as they come to a partition.
+_CHANGE, _HEARD, _LED, _ELECTION, _FETCH, _APPEND = range(6)
 
 
 def episodes(
@@ -116,165 +145,234 @@ def episodes(
     throttle: DataFrame | None = None,
 ) -> DataFrame:
     """Without a `throttle` table nothing is known to have been held back."""
-    changes = _changes(isr)
-    found = _told_by_changes(changes).unionByName(
-        _never_in_sync(changes, fetches, appends), allowMissingColumns=True
+    changes = _changes(isr, configs, throttle)
+    left = changes.where(F.col("change") == SHRINK)
+    kinds = {
+        _CHANGE: changes,
+        _HEARD: _heard(fetches, configs),
+        _LED: appends.groupBy(*PARTITION, "leader").agg(
+            F.min("leader_epoch").alias("leader_epoch")
+        ),
+        _ELECTION: elections.select(*PARTITION, "at_ms", "leader_epoch"),
+        _FETCH: _fetches_before(fetches, left),
+        _APPEND: _appends_of(appends, left),
+    }
+    together = [rows.withColumn("kind", F.lit(kind)) for kind, rows in kinds.items()]
+    rows = together[0]
+    for each in together[1:]:
+        rows = rows.unionByName(each, allowMissingColumns=True)
+    found = (
+        rows.crossJoin(F.broadcast(record_end(isr, fetches, appends)))
+        .repartition(*PARTITION)
+        .sortWithinPartitions(*PARTITION, "kind")
+        .mapInArrow(_find, _NUMBERED)
     )
-    record_end = evidence.record_end(isr, fetches, appends)
-    known = evidence.with_settings(_numbered(found), configs).crossJoin(F.broadcast(record_end))
-    known = evidence.with_first_fetch(known, fetches)
-    known = evidence.with_fetches(known, fetches, isr)
-    known = evidence.with_lag(known, appends, isr)
-    known = evidence.with_held_back_before(known, throttle)
-    known = _with_cause(known)
-    known = evidence.with_leader_changes(known, elections)
-    known = evidence.with_leader_stalls(known, stalls)
-    known = evidence.with_held_back_while_out(known, throttle)
-    known = evidence.with_time_under_min_isr(known, evidence.time_under_min_isr(isr, configs))
-    return _with_flaps(known).select(*SCHEMA.names).to(SCHEMA)
+    known = _with_held_back_while_out(_with_leader_stalls(found, stalls), throttle)
+    return known.select(*SCHEMA.names).to(SCHEMA)
 
 
-def _changes(isr: DataFrame) -> DataFrame:
-    """The changes of each replica in order, each once, with their neighbours."""
-    of_replica = W.partitionBy(*REPLICA).orderBy("leader_epoch", "number", "at_ms")
-    of_partition = W.partitionBy(*PARTITION).orderBy("leader_epoch", "number", "at_ms")
-    is_told_again = (F.lag("change").over(of_replica) == F.col("change")) & (
-        F.lag("number").over(of_replica) == F.col("number")
-    )
-    told = (
-        isr.withColumnRenamed("replica", "follower")
-        .withColumn("number", F.coalesce("version", "at_ms"))
-        .withColumn("is_told_again", F.coalesce(is_told_again, F.lit(False)))
-        .where(~F.col("is_told_again"))
-        .withColumn("first_isr", F.first("isr_before").over(of_partition))
-    )
-    return (
-        told.withColumn("change_before", F.lag("change").over(of_replica))
-        .withColumn("change_after", F.lead("change").over(of_replica))
-        .withColumn("at_ms_after", F.lead("at_ms").over(of_replica))
-    )
+def record_end(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
+    ends = [
+        isr.agg(F.max("at_ms").alias("at_ms")),
+        fetches.agg(F.max("last_at_ms").alias("at_ms")),
+        appends.agg(F.max("at_ms").alias("at_ms")),
+    ]
+    union = ends[0].unionByName(ends[1]).unionByName(ends[2])
+    return union.agg(F.max("at_ms").alias("record_end_ms"))
 
 
-def _told_by_changes(changes: DataFrame) -> DataFrame:
-    """A shrink and the expand after it; or an expand that nothing preceded."""
-    is_shrink = F.col("change") == SHRINK
-    came_from_nowhere = (F.col("change") == EXPAND) & ~F.col("change_before").eqNullSafe(SHRINK)
-    was_in_before = F.col("change_before").isNotNull() | F.array_contains(
-        "first_isr", F.col("follower")
-    )
-    left_at_ms = F.coalesce("decided_at_ms", "at_ms")
-    returned_after = F.col("change_after") == EXPAND
-    told_cause = (
-        F.when(is_shrink & (F.col("decided_by") == CONTROLLER), BY_CONTROLLER)
-        .when(~is_shrink & was_in_before, UNRECORDED)
-        .when(~is_shrink, BOOTSTRAPPING)
-    )
-    return changes.where(is_shrink | came_from_nowhere).select(
-        *REPLICA,
-        "leader",
-        "leader_epoch",
-        "number",
-        "reason",
-        "caught_up_at_ms",
-        told_cause.alias("told_cause"),
-        F.when(is_shrink, left_at_ms).alias("left_at_ms"),
-        F.when(is_shrink, F.when(returned_after, F.col("at_ms_after")))
-        .otherwise(F.col("at_ms"))
-        .alias("rejoined_at_ms"),
-        F.when(~is_shrink | returned_after, REJOINED)
-        .when(F.col("change_after").isNull(), OPEN)
-        .otherwise(UNRECORDED)
-        .alias("ending"),
-        F.when(is_shrink, F.col("replica_end")).alias("replica_end"),
-        F.when(is_shrink, F.col("leader_end")).alias("leader_end"),
-    )
+# What comes to a partition.
 
 
-def _never_in_sync(changes: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
-    """Replicas that fetch, are not in the ISR when we meet them, and never come into it."""
+def _changes(isr: DataFrame, configs: DataFrame, throttle: DataFrame | None) -> DataFrame:
+    rows = isr.withColumnRenamed("replica", "follower").withColumn(
+        "number", F.coalesce("version", "at_ms")
+    )
+    asked_at_ms = F.coalesce("decided_at_ms", "at_ms")
+    rows = with_settings(rows, configs, asked_at_ms=asked_at_ms).drop("version", "seq")
+    if throttle is None:
+        return rows.withColumn("held_back_ms_before", F.lit(0).cast(LongType()))
+    change = (*REPLICA, "leader_epoch", "number", "at_ms", "change")
+    left_at_ms = F.coalesce("e.decided_at_ms", "at_ms")
+    asking = packed(rows, change).select(
+        *change, "e", F.col("follower").alias("broker"), F.lit(FOLLOWER_SIDE).alias("side")
+    )
+    met = meet(
+        asking,
+        _held_back(throttle),
+        ("broker", "side"),
+        from_ms=left_at_ms - F.col("e.lag_time_max_ms"),
+        to_ms=left_at_ms,
+    )
+    return unpacked(met, change, {"held_back_ms_before": _held_back_ms()})
+
+
+def _heard(fetches: DataFrame, configs: DataFrame) -> DataFrame:
+    """Of each follower the first fetch, and who led at the last one."""
     heard = fetches.groupBy(*REPLICA).agg(
-        F.min("leader_epoch").alias("first_heard_epoch"),
+        F.min(F.struct("at_ms", "seq", "offset", "leader_end_low")).alias("first"),
         F.max(F.struct("leader_epoch", "at_ms", "leader")).alias("last"),
+        F.min("leader_epoch").alias("first_epoch"),
     )
-    led = appends.groupBy(*PARTITION, "leader").agg(F.min("leader_epoch").alias("led_epoch"))
-    first_epoch = led.groupBy(*PARTITION).agg(F.min("led_epoch").alias("first_epoch"))
-    has_led = led.select(*PARTITION, F.col("leader").alias("follower"))
-    first_isr = changes.groupBy(*PARTITION).agg(F.first("first_isr").alias("first_isr"))
-    was_in = F.coalesce(
-        F.array_contains("first_isr", F.col("follower")),
-        F.col("first_heard_epoch") <= F.col("first_epoch"),
+    rows = heard.select(
+        *REPLICA,
+        "first.at_ms",
+        "first.offset",
+        "first.leader_end_low",
+        "last.leader",
+        "last.leader_epoch",
+        "first_epoch",
     )
+    return with_settings(rows, configs, asked_at_ms=F.lit(2**62))
+
+
+def _fetches_before(fetches: DataFrame, left: DataFrame) -> DataFrame:
+    left_at_ms = F.coalesce("decided_at_ms", "at_ms")
+    windows = left.select(
+        *(F.col(name).alias(f"left_{name}") for name in REPLICA),
+        (left_at_ms - core.LOOKED_BACK * F.col("lag_time_max_ms")).alias("from_ms"),
+        left_at_ms.alias("to_ms"),
+    )
+    rows = fetches.select(
+        *REPLICA, "leader_epoch", "at_ms", "last_at_ms", "seq", "offset", "leader_end_low",
+        "throttled", F.coalesce("read_ms", F.lit(0)).alias("read_ms"),
+        (F.col("outcome") == OK).alias("is_ok"),
+    )  # fmt: skip
+    same = [F.col(name) == F.col(f"left_{name}") for name in REPLICA]
+    ended_ms = F.greatest(F.col("last_at_ms"), F.col("at_ms") + F.col("read_ms"))
+    overlap = (F.col("at_ms") <= F.col("to_ms")) & (ended_ms >= F.col("from_ms"))
+    return rows.join(windows, [*same, overlap], "left_semi")
+
+
+def _appends_of(appends: DataFrame, left: DataFrame) -> DataFrame:
+    term = [*PARTITION, "leader_epoch"]
     return (
-        heard.join(changes.select(*REPLICA), list(REPLICA), "left_anti")
-        .join(has_led, list(REPLICA), "left_anti")
-        .join(first_isr, list(PARTITION), "left")
-        .join(first_epoch, list(PARTITION), "left")
-        .where(~F.coalesce(was_in, F.lit(True)))
-        .select(
-            *REPLICA,
-            F.col("last.leader").alias("leader"),
-            F.col("last.leader_epoch").alias("leader_epoch"),
-            F.lit(0).cast(LongType()).alias("number"),
-            F.lit(BOOTSTRAPPING).alias("told_cause"),
-            F.lit(OPEN).alias("ending"),
-        )
+        appends.where(F.col("end_offset") > F.col("base_offset"))
+        .select(*term, "at_ms", "end_offset", "bytes")
+        .join(left.select(*term), term, "left_semi")
     )
 
 
-def _numbered(found: DataFrame) -> DataFrame:
-    in_order = W.partitionBy(*REPLICA).orderBy("leader_epoch", "number", "rejoined_at_ms")
-    return found.withColumn("episode", F.row_number().over(in_order))
+# Partition by partition.
 
 
-def _with_cause(known: DataFrame) -> DataFrame:
-    left_at_ms, limit_ms = F.col("left_at_ms"), F.col("lag_time_max_ms")
-    caught_up_at_ms = F.least(F.coalesce("caught_up_at_ms", "left_at_ms"), "left_at_ms")
-    is_burst = (F.col("policy") == "messages") & (F.coalesce("lag_ms", F.lit(0)) <= limit_ms)
-    cause = (
-        F.when(F.col("told_cause").isNotNull(), F.col("told_cause"))
-        .when(F.col("read_ms_before") * 2 >= limit_ms, SLOW_READS)
-        .when(F.col("throttled_before"), THROTTLED)
-        .when(F.col("held_back_ms_before") * 2 >= limit_ms, THROTTLED)
-        .when(F.col("fetches_before") == 0, STUCK)
-        .when(is_burst, BURST)
-        .otherwise(SLOW)
+def _find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([(each.name, _ARROW[type(each.dataType)]) for each in _NUMBERED])
+    rows: list[dict[str, Any]] = []
+    for table in _by_partition(batches):
+        rows += _found_in(table)
+        if len(rows) >= ROWS_AT_ONCE:
+            yield pa.RecordBatch.from_pylist(rows, schema)
+            rows = []
+    yield pa.RecordBatch.from_pylist(rows, schema)
+
+
+_ARROW: Final = {
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    StringType: pa.string(),
+    BooleanType: pa.bool_(),
+}
+
+
+def _by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows come sorted: one table for each partition."""
+    parts: list[pa.RecordBatch] = []
+    for batch in batches:
+        for part in _runs(batch):
+            if parts and _key(parts[-1]) != _key(part):
+                yield pa.Table.from_batches(parts)
+                parts = []
+            parts.append(part)
+    if parts:
+        yield pa.Table.from_batches(parts)
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    differs = np.zeros(batch.num_rows - 1, bool)
+    for name in PARTITION:
+        column = batch.column(name)
+        differs |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    bounds = [0, *(np.flatnonzero(differs) + 1).tolist(), batch.num_rows]
+    for first, last in zip(bounds, bounds[1:], strict=False):
+        yield batch.slice(first, last - first)
+
+
+def _key(batch: pa.RecordBatch) -> tuple[Any, ...]:
+    return tuple(batch.column(name)[0].as_py() for name in PARTITION)
+
+
+def _found_in(table: pa.Table) -> list[dict[str, Any]]:
+    topic, partition = (table.column(name)[0].as_py() for name in PARTITION)
+
+    def of_kind(kind: int) -> pa.Table:
+        return table.filter(pc.equal(table.column("kind"), kind))
+
+    def columns(kind: int, names: Iterable[str]) -> core.Columns:
+        rows = of_kind(kind)
+        return {name: rows.column(name).cast(pa.int64()).fill_null(0).to_numpy() for name in names}
+
+    told = Told(
+        record_end_ms=table.column("record_end_ms")[0].as_py(),
+        changes=of_kind(_CHANGE).to_pylist(),
+        heard=[row | {"reason": None} for row in of_kind(_HEARD).to_pylist()],
+        led=of_kind(_LED).to_pylist(),
+        elections=of_kind(_ELECTION).to_pylist(),
+        fetches=columns(_FETCH, core.FETCH_COLUMNS),
+        appends=columns(_APPEND, core.APPEND_COLUMNS),
     )
-    began_at_ms = (
-        F.when(F.col("cause") == BOOTSTRAPPING, F.col("first_heard_at_ms"))
-        .when(F.col("cause") == BY_CONTROLLER, F.coalesce("heard_at_ms", "left_at_ms"))
-        .when(F.col("cause") == STUCK, F.coalesce("heard_in_epoch_at_ms", caught_up_at_ms))
-        .when(F.col("cause") != UNRECORDED, caught_up_at_ms)
+    place = {"topic": topic, "partition": partition}
+    return [episode | place | {"episode": at} for at, episode in enumerate(core.episodes_of(told))]
+
+
+# What brokers tell.
+
+
+def _with_leader_stalls(found: DataFrame, stalls: DataFrame) -> DataFrame:
+    """Of the time between first cause and leaving, how much its leader stood still."""
+    rows = stalls.select(
+        F.col("broker").alias("leader"),
+        F.col("at_ms").alias("row_from_ms"),
+        (F.col("at_ms") + F.col("stall_ms")).alias("row_to_ms"),
+    ).distinct()
+    asking = packed(found, EPISODE).withColumn("leader", F.col("e.leader"))
+    began_ms, left_ms = F.col("e.began_at_ms"), F.col("e.left_at_ms")
+    met = meet(asking, rows, ("leader",), from_ms=began_ms, to_ms=left_ms)
+    stalled_ms = F.least("row_to_ms", left_ms) - F.greatest("row_from_ms", began_ms)
+    return unpacked(met, EPISODE, {"leader_stall_ms": F.coalesce(F.sum(stalled_ms), F.lit(0))})
+
+
+def _with_held_back_while_out(found: DataFrame, throttle: DataFrame | None) -> DataFrame:
+    if throttle is None:
+        return found.withColumn("held_back_ms", F.lit(0).cast(LongType()))
+    sides = F.array(
+        F.struct(F.col("follower").alias("broker"), F.lit(FOLLOWER_SIDE).alias("side")),
+        F.struct(F.col("e.leader").alias("broker"), F.lit(LEADER_SIDE).alias("side")),
     )
-    is_known_out = F.col("ending") != UNRECORDED
-    end_ms = F.coalesce("rejoined_at_ms", F.when(is_known_out, F.col("record_end_ms")))
-    lag_messages = F.when(
-        F.col("cause") == BOOTSTRAPPING, F.col("first_heard_lag_messages")
-    ).otherwise(F.col("leader_end") - F.col("replica_end"))
-    decided_by_leader = F.col("told_cause").isNull()
-    return (
-        known.withColumn("cause", cause)
-        .withColumn("began_at_ms", began_at_ms)
-        .withColumn("end_ms", end_ms)
-        .withColumn("out_ms", F.col("end_ms") - F.coalesce(left_at_ms, "began_at_ms"))
-        .withColumn("lag_messages", lag_messages)
-        .withColumn(
-            "kip501_would_hold", F.when(decided_by_leader, F.col("holding_read_at_leaving"))
-        )
+    asking = (
+        packed(found, EPISODE)
+        .withColumn("whose", F.explode(sides))
+        .select(*EPISODE, "e", "whose.broker", "whose.side")
+    )
+    met = meet(
+        asking,
+        _held_back(throttle),
+        ("broker", "side"),
+        from_ms=F.col("e.began_at_ms"),
+        to_ms=F.col("e.end_ms"),
+    )
+    return unpacked(met, EPISODE, {"held_back_ms": _held_back_ms()})
+
+
+def _held_back(throttle: DataFrame) -> DataFrame:
+    at_ms = F.col("at_ms")
+    return throttle.where(F.col("held_back_partitions") > 0).select(
+        "broker", "side", at_ms.alias("row_from_ms"), at_ms.alias("row_to_ms")
     )
 
 
-def _with_flaps(known: DataFrame) -> DataFrame:
-    in_order = W.partitionBy(*REPLICA).orderBy("episode")
-    so_far = in_order.rowsBetween(W.unboundedPreceding, W.currentRow)
-    returned_ms = F.lag("rejoined_at_ms").over(in_order)
-    in_a_row: Column = (F.col("left_at_ms") - returned_ms) <= F.col("lag_time_max_ms")
-    opens_group = F.when(F.coalesce(in_a_row, F.lit(False)), 0).otherwise(1)
-    of_group = W.partitionBy(*REPLICA, "flap_group")
-    return (
-        known.withColumn("opens_group", opens_group)
-        .withColumn("flap_group", F.sum("opens_group").over(so_far).cast(IntegerType()))
-        .withColumn("flaps", F.count("*").over(of_group).cast(IntegerType()))
-    )
-
-
-assert EPISODE == (*REPLICA, "episode"), "numbered as the evidence asks for it"
+def _held_back_ms() -> Column:
+    seconds = F.count_distinct(F.floor(F.col("row_from_ms") / SECOND_MS))
+    return (seconds * SECOND_MS).cast(LongType())

@@ -19,11 +19,12 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from insync.pipeline.episode_evidence import record_end, time_under_min_isr
-from insync.pipeline.episodes import OPEN
+from insync.pipeline.episodes import OPEN, PARTITION, record_end
+from insync.pipeline.settings_then import with_settings
 from insync.pipeline.throttle import PROGRESS, VERDICTS
 from insync.rules.move_estimates import Progress, ThrottleVerdict
 from insync.rules.settings import InSyncSettings
@@ -72,7 +73,7 @@ def health(
     facts = [
         *_who_is_there(fetches, appends),
         *_of_episodes(episodes),
-        _of_min_isr(time_under_min_isr(isr, configs), record_end(isr, fetches, appends)),
+        _of_min_isr(isr, configs, record_end(isr, fetches, appends)),
         *_of_elections(elections),
         _of_stalls(stalls),
     ]
@@ -114,7 +115,7 @@ def _who_is_there(fetches: DataFrame, appends: DataFrame) -> list[DataFrame]:
 
 
 def _of_episodes(episodes: DataFrame) -> list[DataFrame]:
-    facts = [
+    facts: list[Column | str] = [
         F.lit(1).alias("episodes"),
         F.when(F.col("ending") == OPEN, 1).otherwise(0).alias("open_episodes"),
         F.when(F.col("flaps") > 1, 1).otherwise(0).alias("flapping"),
@@ -126,11 +127,32 @@ def _of_episodes(episodes: DataFrame) -> list[DataFrame]:
     ]
 
 
-def _of_min_isr(spans: DataFrame, end: DataFrame) -> DataFrame:
-    until_ms = F.coalesce("to_ms", "record_end_ms")
-    under_ms = F.greatest(F.lit(0), until_ms - F.col("from_ms"))
-    return spans.crossJoin(F.broadcast(end)).select(
-        *_named(TOPIC, "topic"), under_ms.alias("under_min_isr_ms")
+def _of_min_isr(isr: DataFrame, configs: DataFrame, end: DataFrame) -> DataFrame:
+    """When partitions had fewer in sync than min(min.insync.replicas, replicas known)."""
+    state = (*PARTITION, "leader_epoch", "number")
+    of_partition = W.partitionBy(*PARTITION)
+    in_order = of_partition.orderBy("leader_epoch", "number")
+    members = F.flatten(F.collect_set("members").over(of_partition))
+    states = (
+        isr.withColumn("number", F.coalesce("version", "at_ms"))
+        .groupBy(*state)
+        .agg(
+            F.min("at_ms").alias("from_ms"),
+            F.min(F.coalesce("decided_at_ms", "at_ms")).alias("decided_ms"),
+            F.max("leader").alias("leader"),
+            F.max(F.size("isr_after")).alias("in_sync"),
+            F.max(F.array_union("isr_before", "isr_after")).alias("members"),
+        )
+        .withColumn("to_ms", F.lead("from_ms").over(in_order))
+        .withColumn("replicas", F.size(F.array_distinct(members)))
+    )
+    judged = with_settings(states, configs, asked_at_ms=F.col("decided_ms"))
+    is_under = F.col("in_sync") < F.least("min_isr", "replicas")
+    under_ms = F.coalesce("to_ms", "record_end_ms") - F.col("from_ms")
+    return (
+        judged.where(is_under)
+        .crossJoin(F.broadcast(end))
+        .select(*_named(TOPIC, "topic"), F.greatest(F.lit(0), under_ms).alias("under_min_isr_ms"))
     )
 
 

@@ -84,12 +84,12 @@
     box.prepend(svg);
     return { svg, width };
   };
-  const timeAxis = (svg, x, { from, to, top, bottom, width }) => {
+  const timeAxis = (svg, x, { from, to, top, bottom, width, named = true }) => {
     const { step, at } = timeTicks(from, to, Math.max(3, Math.floor(width / 90)));
     for (const each of at) {
       const half = step >= 60000 ? 16 : 26;
       svg.append(line(x(each), top, x(each), bottom, "grid"));
-      if (x(each) + half <= x(to) + 8) svg.append(text(x(each), bottom + 16, clock(each, step), { "text-anchor": "middle" }));
+      if (named && x(each) + half <= x(to) + 8) svg.append(text(x(each), bottom + 16, clock(each, step), { "text-anchor": "middle" }));
     }
   };
   const legendButton = (mark, words, note, toggle) => {
@@ -324,8 +324,7 @@
       const top = place * height + 24, bottom = place * height + height - 14;
       const highest = Math.max(1, ...panel.limit, ...panel.bytes);
       const y = linear(0, highest * 1.08, bottom, top);
-      const is_last = place === panels.length - 1;
-      timeAxis(svg, x, { from, to, top, bottom: is_last ? bottom + 6 : bottom, width: is_last ? width - left : 0 });
+      timeAxis(svg, x, { from, to, top, bottom: bottom + 6, width: width - left, named: place === panels.length - 1 });
       svg.append(text(left, top - 8, `broker ${panel.broker}, ${panel.side} side`, { class: "strong" }));
       for (const value of [0, highest]) {
         svg.append(line(left, y(value), width - 6, y(value), value ? "grid" : "axis"));
@@ -391,7 +390,12 @@
     for (const row of document.querySelector(`[data-table="${input.dataset.filters}"]`).tBodies[0].rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
   }));
   document.querySelectorAll("time[data-ms]").forEach((time) => { time.textContent = moment(Number(time.dataset.ms)); });
-  document.querySelectorAll("td.moment").forEach((cell) => { cell.textContent = moment(Number(cell.dataset.v)); });
+  const isOneDay = data.span && moment(data.span[0]).slice(0, 10) === moment(data.span[1]).slice(0, 10);
+  document.querySelectorAll("td.moment").forEach((cell) => {
+    const at = moment(Number(cell.dataset.v));
+    cell.textContent = isOneDay ? at.slice(11) : at;
+    cell.title = at;
+  });
 
   // Draw, and draw anew when there is another width.
 

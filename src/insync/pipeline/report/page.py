@@ -200,7 +200,9 @@ def _throttle(points: Points) -> str:
     if not points.seconds and not points.throttle:
         return _nothing("No throttle was set.")
     charts = _chart("throttle", "Throttled bytes per second against the limit")
-    return (charts if points.seconds else "") + _table("throttles", _SPAN_HEADINGS, _span_rows(points))
+    return (charts if points.seconds else "") + _table(
+        "throttles", _SPAN_HEADINGS, _span_rows(points)
+    )
 
 
 _SPAN_HEADINGS: Final = (
@@ -309,7 +311,9 @@ def _episode_row(row: dict[str, Any]) -> list[Cell]:
         Cell(row["cause"], row["cause"], f"cause cause-{row['cause']}", CAUSE_WORDS[row["cause"]]),
         Cell("", first_ms, "moment"),
         _measure(after, lambda ms: f"+{duration(ms)}"),
-        Cell(f"{out}, still" if is_open else out, row["out_ms"] or -1, "open" if is_open else ""),
+        Cell(
+            f"{out}, still" if is_open else out, _or_less(row["out_ms"]), "open" if is_open else ""
+        ),
         _measure(row["lag_ms"], duration),
         _measure(row["lag_messages"], lambda count: f"{count:,}"),
         _number(row["leader"]),
@@ -320,13 +324,21 @@ def _episode_row(row: dict[str, Any]) -> list[Cell]:
     ]
 
 
+def _or_less(value: int | None) -> int:
+    """What is unknown sorts below everything."""
+    return -1 if value is None else value
+
+
 # Tables.
 
 
 def _table(name: str, headings: Sequence[Heading], rows: Sequence[Sequence[Cell]]) -> str:
     head = "".join(
-        f'<th scope="col"{_hint(each.hint)}><button type="button">{escape(each.text)}</button></th>'
-        for each in headings
+        f'<th scope="col"{_class(_kind(cell))}{_hint(each.hint)}>'
+        f'<button type="button">{escape(each.text)}</button></th>'
+        for each, cell in zip(
+            headings, rows[0] if rows else [_text("")] * len(headings), strict=True
+        )
     )
     body = "".join(
         "<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows
@@ -338,12 +350,19 @@ def _table(name: str, headings: Sequence[Heading], rows: Sequence[Sequence[Cell]
 
 
 def _cell(cell: Cell) -> str:
-    is_number = isinstance(cell.sorts_by, int | float)
-    kind = " ".join(part for part in (cell.kind, "number" if is_number else "") if part)
-    classes = f' class="{escape(kind)}"' if kind else ""
     key = f' data-v="{escape(str(cell.sorts_by))}"'
     text = f"<span>{escape(cell.text)}</span>" if "word" in cell.kind else escape(cell.text)
-    return f"<td{classes}{key}{_hint(cell.hint)}>{text}</td>"
+    return f"<td{_class(cell.kind, _kind(cell))}{key}{_hint(cell.hint)}>{text}</td>"
+
+
+def _kind(cell: Cell) -> str:
+    is_measured = isinstance(cell.sorts_by, int | float) and not cell.kind.startswith("word")
+    return "number" if is_measured and cell.kind != "moment" else ""
+
+
+def _class(*kinds: str) -> str:
+    kind = " ".join(part for part in kinds if part)
+    return f' class="{escape(kind)}"' if kind else ""
 
 
 def _hint(hint: str) -> str:
@@ -355,11 +374,13 @@ def _text(text: str, kind: str = "") -> Cell:
 
 
 def _number(value: int | None) -> Cell:
-    return Cell("–", -1) if value is None else Cell(f"{value:,}", value)
+    return _measure(value, lambda count: f"{count:,}")
 
 
 def _measure(value: Any, words: Callable[[Any], str], *, none: str = "–") -> Cell:
-    return Cell(none, -1) if value is None else Cell(words(value), value)
+    if value is None:
+        return Cell(none, -1, "none")
+    return Cell(words(value), value) if value else Cell("0", 0, "none")
 
 
 # Numbers in words.
@@ -368,7 +389,7 @@ def _measure(value: Any, words: Callable[[Any], str], *, none: str = "–") -> C
 def duration(ms: int) -> str:
     """Two figures that matter: 340 ms, 1.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h."""
     if ms < 1_000:
-        return f"{ms} ms"
+        return f"{ms} ms" if ms else "0 s"
     seconds = ms / 1_000
     if seconds < 60:
         return f"{seconds:.1f} s".replace(".0 s", " s")

@@ -1,0 +1,162 @@
+"""Tables of clusters that never were: every trouble the columns can tell of, from one seed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from insync.telemetry.schemas import APPENDS, CONFIGS, ELECTIONS, FETCHES, ISR, STALLS
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+START_MS = 1_700_000_000_000
+BROKERS = (1, 2, 3, 4)
+THROTTLE_COLUMNS = (
+    "at_ms", "broker", "side", "limit_bytes_per_s", "bytes", "exempt_bytes",
+    "held_back_partitions", "replica_lag_bytes", "bytes_in",
+)  # fmt: skip
+
+
+def made_up(seed: int, *, partitions: int) -> Tables:
+    random = Random(seed)  # noqa: S311 - chance, not secrecy
+    tables: Tables = {
+        name: []
+        for name in ("fetches", "appends", "isr", "elections", "stalls", "configs", "throttle")
+    }
+    for broker in BROKERS:
+        _of_broker(tables, broker, random)
+    for number in range(partitions):
+        _Partition(tables, f"topic {number % 7}", number, random).live()
+    for table in (FETCHES, APPENDS, ISR, ELECTIONS, STALLS, CONFIGS):
+        assert all(set(row) == set(table.names) for row in tables[table.name]), table.name
+    return tables
+
+
+def _of_broker(tables: Tables, broker: int, random: Random) -> None:
+    def setting(name: str, value: object, *, at_ms: int, topic: str = "") -> None:
+        scope = f"broker:{broker}" + (f"/topic:{topic}" if topic else "")
+        tables["configs"].append(
+            {"at_ms": at_ms, "scope": scope, "name": name, "value": str(value)}
+        )
+
+    setting("log.segment.bytes", 1, at_ms=START_MS)
+    if broker != BROKERS[-1]:  # of the last one nothing is known
+        setting("replica.lag.time.max.ms", 4_000, at_ms=START_MS)
+    setting("min.insync.replicas", 2, at_ms=START_MS + 5_000)
+    for topic in ("topic 1", "topic 2"):
+        setting("replica.in.sync.policy", "messages", at_ms=START_MS, topic=topic)
+    later_ms = START_MS + random.randrange(60_000)
+    setting("replica.lag.time.max.ms", 2_000, at_ms=later_ms, topic="topic 3")
+    for _ in range(3):
+        at_ms = START_MS + random.randrange(90_000)
+        stall = {"at_ms": at_ms, "broker": broker, "stall_ms": random.randrange(100, 3_000)}
+        tables["stalls"] += [stall] * random.choice((1, 2))
+    for side in ("leader", "follower"):
+        for second in range(0, 90):
+            if random.random() < 0.6:
+                at_ms = START_MS + 1_000 * second + random.randrange(3)
+                held = random.choice((0, 0, 0, 2))
+                values = (at_ms, broker, side, 10**6, 10**6, 0, held, 10**7, 10**5)
+                tables["throttle"].append(dict(zip(THROTTLE_COLUMNS, values, strict=True)))
+
+
+class _Partition:
+    def __init__(self, tables: Tables, topic: str, number: int, random: Random) -> None:
+        self.tables, self.random = tables, random
+        self.place = {"topic": topic, "partition": number}
+        self.replicas = random.sample(BROKERS, 3)
+        self.isr = set(random.sample(self.replicas, random.choice((2, 3, 3))))
+        self.version, self.epoch, self.end = 0, random.choice((0, 5)), 0
+        self.leader = min(self.isr)
+        self.ends = dict.fromkeys(self.replicas, 0)
+        self.caught_up_ms: dict[int, int] = {}
+        self.silent_until: dict[int, int] = {}
+        self.has_versions = random.random() < 0.8
+
+    def live(self) -> None:
+        random = self.random
+        now_ms = START_MS + random.randrange(20_000)
+        self.seq = 0
+        self._append(now_ms, 0)
+        has_changes = random.random() < 0.9
+        for _ in range(random.randrange(20, 160)):
+            now_ms += random.choice((0, 1, 10, 200, 900))
+            what = random.random()
+            if what < 0.3:
+                self._append(now_ms, random.choice((1, 5, 500)))
+            elif what < 0.8:
+                self._fetch(now_ms, random.choice([b for b in self.replicas if b != self.leader]))
+            elif what < 0.82:
+                self._elect(now_ms)
+            elif what < 0.94 and has_changes:
+                self._change(now_ms)
+            elif what < 0.97:
+                now_ms += random.choice((2_000, 5_000))
+
+    def _whose(self) -> Row:
+        return self.place | {"leader": self.leader, "leader_epoch": self.epoch}
+
+    def _next(self) -> int:
+        self.seq += 1
+        return self.seq - 1
+
+    def _append(self, now_ms: int, count: int) -> None:
+        row = self._whose() | {"at_ms": now_ms, "seq": self._next(), "base_offset": self.end}
+        self.end += count
+        self.tables["appends"].append(row | {"end_offset": self.end, "bytes": 10 * count})
+
+    def _fetch(self, now_ms: int, follower: int) -> None:
+        random = self.random
+        if self.silent_until.get(follower, 0) > now_ms:
+            return
+        if random.random() < 0.08:
+            self.silent_until[follower] = now_ms + random.choice((3_000, 9_000, 70_000))
+        offset = random.choice((self.end, self.ends[follower], self.end - self.end // 3))
+        repeats = random.choice((1, 1, 4)) if offset == self.end else 1
+        read_ms = random.choice((0, 0, 0, 3, 400, 2_500, 5_000)) if repeats == 1 else 0
+        if offset == self.end:
+            self.caught_up_ms[follower] = now_ms
+        self.ends[follower] = offset
+        self.tables["fetches"].append(
+            self._whose()
+            | {"at_ms": now_ms, "seq": self._next(), "follower": follower, "offset": offset}
+            | {"leader_end_low": self.end, "leader_end_high": self.end, "high_watermark": 0}
+            | {"log_start": 0, "bytes": 0, "read_ms": read_ms, "wait_ms": None}
+            | {"outcome": random.choice(("ok",) * 8 + ("error",)), "repeats": repeats}
+            | {"throttled": random.random() < 0.01}
+            | {"last_at_ms": now_ms + (repeats - 1) * random.choice((100, 900))}
+        )
+
+    def _elect(self, now_ms: int) -> None:
+        before, self.leader = self.leader, self.random.choice(sorted(self.isr))
+        self.epoch += 1
+        self.seq = 0
+        self.tables["elections"].append(
+            self.place
+            | {"at_ms": now_ms, "leader_before": before, "leader_after": self.leader}
+            | {"leader_epoch": self.epoch, "cause": "a broker came or went"}
+        )
+        self._append(now_ms, 0)
+
+    def _change(self, now_ms: int) -> None:
+        random = self.random
+        who = random.choice([broker for broker in self.replicas if broker != self.leader])
+        before = sorted(self.isr)
+        self.isr ^= {who}
+        by_leader = random.random() < 0.7 or who in self.isr
+        is_known = random.random() < 0.8
+        self.version += 1
+        caught_up_ms = self.caught_up_ms.get(who)
+        row = (
+            self._whose()
+            | {"at_ms": now_ms, "decided_at_ms": now_ms - 3 if by_leader else None}
+            | {"decided_by": "leader" if by_leader else "controller", "seq": self.seq}
+            | {"version": self.version if self.has_versions else None}
+            | {"isr_before": before, "isr_after": sorted(self.isr), "replica": who}
+            | {"change": "expand" if who in self.isr else "shrink", "reason": f"{who} <went>"}
+            | {"replica_end": self.ends[who] if is_known else None, "leader_end": self.end}
+            | {"caught_up_at_ms": caught_up_ms if is_known else None}
+        )
+        if random.random() < 0.92:  # else lost with its broker
+            self.tables["isr"] += [row] * random.choice((1, 1, 1, 2))
