@@ -24,7 +24,7 @@ test: check  ## everything `check` does, then real processes, Spark (needs Java)
 	$(BIN)/pytest -m "$(PROCESS)" --durations=5
 
 test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (needs Java, Maven, kcat)
-	tests/prepare java maven kcat
+	tests/prepare java maven kcat chromium
 	$(BIN)/pytest -m interop --durations=5
 
 # pytest's 5 is "nothing has this mark": a list may be empty, a failure may not pass.

@@ -53,7 +53,7 @@ def _of_broker(tables: Tables, broker: int, random: Random) -> None:
         stall = {"at_ms": at_ms, "broker": broker, "stall_ms": random.randrange(100, 3_000)}
         tables["stalls"] += [stall] * random.choice((1, 2))
     for side in ("leader", "follower"):
-        for second in range(0, 90):
+        for second in range(90):
             if random.random() < 0.6:
                 at_ms = START_MS + 1_000 * second + random.randrange(3)
                 held = random.choice((0, 0, 0, 2))

@@ -40,7 +40,7 @@ def same(ours: list[Row], theirs: list[Row]) -> None:
 
 
 def test_whatever_happened(spark: SparkSession) -> None:
-    tables = made_up(1, partitions=250)
+    tables = made_up(1, partitions=150)
     expected = expected_episodes(tables)
     same(found(spark, tables), expected)
     counts = Counter(row["cause"] for row in expected)

@@ -1,44 +1,45 @@
 """Each time a replica was out of sync, from its first cause to its return, and why.
 
-Who left and came back is told by the `isr` rows; why, by what the leader saw in the lag time before.
-L is the moment of leaving (`decided_at_ms`, or the commit where nobody decided it), T the
+Who left and came back is told by the `isr` rows; why, by what the leader saw before. L is the
+moment of leaving (`decided_at_ms`, or the commit where nobody decided it), T the
 `replica.lag.time.max.ms` that held then. The first of these that is true is the cause:
 
 | cause | true when | began_at_ms |
 |---|---|---|
 | `unrecorded` | it came back, and no row tells of its leaving (lost with a broker, say) | null |
-| `bootstrapping` | it is first met outside the ISR, and was never in it before | its first fetch |
-| `controller` | the controller removed it: its session ended, or it restarted | last heard of, else L |
-| `leader-slow-reads` | of the T ms before L the leader spent half or more in reads for it | caught up |
-| `throttled` | in the T ms before L a fetch of it was answered `throttled`, or its broker held partitions back for half of that time or more | caught up |
+| `bootstrapping` | it is first met outside the ISR, and was never in it | its first fetch |
+| `controller` | the controller removed it: its session ended | last heard of, else L |
+| `leader-slow-reads` | for half of the T ms before L the leader was reading for it | caught up |
+| `throttled` | in the T ms before L one of its fetches was `throttled`, or its broker held
+  partitions back for half of that time | caught up |
 | `stuck` | it made no effective fetch in the T ms before L | last heard of, else caught up |
-| `burst` | under `messages`: at L its true lag was at most T; the end jumped, it was not late | caught up |
+| `burst` | under `messages`: its true lag at L was at most T; the end jumped | caught up |
 | `slow` | all others: it fetches and falls behind | caught up |
 
-"The T ms before L" are the moments from L - T to L, both included: a fetch exactly T ago is in time,
-as equality is in sync. "Caught up" is `isr.caught_up_at_ms`, else L. "First met outside": not in
+"The T ms before L" are the moments from L - T to L, both included: a fetch exactly T ago is in
+time, as equality is in sync. "Caught up" is `isr.caught_up_at_ms`, else L. "First met outside": not in
 `isr_before` of the partition's first `isr` row, or, in a partition without any, first heard of in a
 later epoch than its first without having led.
 
-- `kip501_would_hold`: at L a read for it was pending whose offset was at or past the leader's end at
-  its earlier fetches of this epoch, which is what KIP-501 asks for. Null where no leader decided.
-- `lag_ms` is the true lag at L by KAFKA-4485's definition (see `lag`); `lag_messages` and `lag_bytes`
-  are what it lacked. Of a bootstrapping replica `lag_messages` is told at its first fetch.
+- `kip501_would_hold`: at L a read for it was pending whose offset was at or past the leader's end
+  at its earlier fetches of this epoch, which is what KIP-501 asks for. Null where no leader decided.
+- `lag_ms` is the true lag at L by KAFKA-4485's definition; `lag_messages` and `lag_bytes` are what
+  it lacked. Of a bootstrapping replica `lag_messages` is told at its first fetch.
 - `rejoined_at_ms` is the commit of its return. `ending` says whether that happened (`rejoined`), it
   was still out when the record ended (`open`), or it must have returned, for it left again, but
-  no row tells when (`unrecorded`). `out_ms` counts from L (bootstrapping: from the first fetch) to the
-  return or the record's end.
+  no row tells when (`unrecorded`). `out_ms` counts from L (bootstrapping: from the first fetch) to
+  the return or the record's end.
 - `flap_group` numbers a replica's episodes; one that begins within T after the last one's return
   belongs to the same group, and `flaps` is the number of episodes in it. (What-if's `flaps` are
   returns within T. These are the ones that come in a row.)
 - `held_back_ms`: whole seconds, of its broker's and its leader's, with partitions held back by a
   throttle between first cause and return. `leader_stall_ms`: how long the leader itself stood still
-  between first cause and L. `leader_changes`: elections of the partition between first cause and return.
+  between first cause and L. `leader_changes`: elections between first cause and return.
 - `under_min_isr_ms`: for how long the partition had fewer in-sync replicas than
   min(min.insync.replicas, replicas known), while this one was out.
 
-Rows of a partition are ordered by (leader_epoch, version, at_ms). Settings are those of `configs` that
-held when a change was decided; without any, Kafka's defaults.
+Rows of a partition are ordered by (leader_epoch, version, at_ms). Settings are those of `configs`
+that held when a change was decided; without any, Kafka's defaults.
 
 Spark brings together what belongs to one partition, cut down to the moments before somebody left;
 `partition_episodes` decides, in plain Python. So the plan is one shuffle, and the decisions are
@@ -48,6 +49,7 @@ tested without Java. What belongs to brokers (stalls, throttles) is joined befor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -135,7 +137,7 @@ EPISODE: Final = (*REPLICA, "episode")
 _CHANGE, _HEARD, _LED, _ELECTION, _FETCH, _APPEND = range(6)
 
 
-def episodes(
+def episodes(  # noqa: PLR0917 - one for each table, in the order of their importance
     isr: DataFrame,
     fetches: DataFrame,
     appends: DataFrame,
@@ -296,7 +298,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         column = batch.column(name)
         differs |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
     bounds = [0, *(np.flatnonzero(differs) + 1).tolist(), batch.num_rows]
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         yield batch.slice(first, last - first)
 
 
@@ -340,7 +342,9 @@ def _with_leader_stalls(found: DataFrame, stalls: DataFrame) -> DataFrame:
     asking = packed(found, EPISODE).withColumn("leader", F.col("e.leader"))
     began_ms, left_ms = F.col("e.began_at_ms"), F.col("e.left_at_ms")
     met = meet(asking, rows, ("leader",), from_ms=began_ms, to_ms=left_ms)
-    stalled_ms = F.least("row_to_ms", left_ms) - F.greatest("row_from_ms", began_ms)
+    overlap_ms = F.least("row_to_ms", left_ms) - F.greatest("row_from_ms", began_ms)
+    # Both ignore nulls, and who met no stall has nothing but those.
+    stalled_ms = F.when(F.col("row_from_ms").isNotNull(), overlap_ms)
     return unpacked(met, EPISODE, {"leader_stall_ms": F.coalesce(F.sum(stalled_ms), F.lit(0))})
 
 

@@ -2,15 +2,15 @@
 
 The word is the worst that holds:
 
-| word | a topic | a broker |
-|---|---|---|
-| act | a replica is still out of sync, or it was below its min ISR | its replica is still out, or left one below min ISR, or its throttle cannot finish |
-| look | a replica was out, a lag passed half the limit, or a leader changed | the same of its replicas, or it stood still, or its throttle held replicas back |
-| fine | none of this | none of this |
+- `act`: a replica is still out of sync; or it, or the topic, was below min ISR; or a broker's
+  throttle cannot finish.
+- `look`: a replica was out, a lag passed half the limit, or a leader changed; or a broker stood
+  still, or its throttle held replicas back.
+- `fine`: none of this.
 
-A broker's episodes are those of its own replicas, its leader changes the leaderships that it lost. A
-topic's `under_min_isr_ms` is summed over its partitions; a broker's counts the time that its replicas
-were out meanwhile. `reason` names what the word comes from, the worst first.
+A broker's episodes are those of its own replicas, its leader changes the leaderships that it lost.
+A topic's `under_min_isr_ms` is summed over its partitions; a broker's counts the time that its
+replicas were out meanwhile. `reason` names what the word comes from, the worst first.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SCHEMA: Final = StructType(
 )
 
 
-def health(
+def health(  # noqa: PLR0917 - one for each table
     episodes: DataFrame,
     isr: DataFrame,
     fetches: DataFrame,
@@ -183,12 +183,12 @@ def _of_lag(lag: DataFrame) -> list[DataFrame]:
 def _of_throttle(spans: DataFrame) -> DataFrame:
     cannot_finish = F.col("verdict") == VERDICTS[ThrottleVerdict.CANNOT_FINISH]
     is_stuck = F.col("progress") == PROGRESS[Progress.STUCK]
-    is_done = F.col("progress") == PROGRESS[Progress.DONE]
-    is_bad = is_stuck | (cannot_finish & ~F.coalesce(is_done, F.lit(False)))
+    is_done = F.col("progress").eqNullSafe(PROGRESS[Progress.DONE])
+    is_bad = is_stuck | (cannot_finish & ~is_done)
     return spans.select(
         *_named(BROKER, "broker"),
         "held_back_s",
-        F.when(F.coalesce(is_bad, F.lit(False)), 1).otherwise(0).alias("bad_throttles"),
+        F.when(is_bad, 1).otherwise(0).alias("bad_throttles"),
     )
 
 

@@ -1,7 +1,7 @@
 """The episodes of one partition, from all that is told of it: plain Python, no Spark.
 
-`episodes` explains what each cause means; this is where it is decided. Rows that come one per change
-are dicts; fetches and appends, of which there are many, are columns.
+`episodes` explains what each cause means; this is where it is decided. Rows that come one per
+change are dicts; fetches and appends, of which there are many, are columns.
 """
 
 from __future__ import annotations

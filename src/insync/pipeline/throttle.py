@@ -1,20 +1,20 @@
 """Was each replication throttle right: how much of it was used, who waited, and did the move end.
 
-Input is one row per broker, side and second; output is one row per span: the consecutive seconds in
+Input is one row per broker, side and second; output one row per span: the consecutive seconds in
 which one broker's side had one limit. A gap of more than `GAP_MS_MAX` without rows, or a second
 without a limit, ends a span. A span is how a move looks from here: throttles belong to moves.
 
-- `bytes` are all that the limit counted, those of in-sync replicas (`exempt_bytes`, counted but never
-  held back) included; `use` is their mean rate over the limit, `headroom_bytes_per_s` what was left.
+- `bytes` are all that the limit counted, those of in-sync replicas (`exempt_bytes`, counted but
+  never held back) included; `use` is their mean rate over the limit, the rest is headroom.
 - `held_back_s`: seconds in which at least one partition was made to wait.
-- `verdict`, KIP-73's question 4: IN < T < N - IN/R, with IN the highest inbound rate of the span. `safe`,
-  `cannot-finish` (T <= IN) or `starves-clients` (T >= N - IN/R). N, the network's rate, is nowhere in
-  the telemetry: where the caller does not give it, only the lower bound is judged, and a limit above it
-  is `above-inbound`. Where inbound is unknown, so is the verdict.
-- `estimated_ms`, KIP-73's question 1: what was to be copied when the span began over (T - IN), null when
-  that never ends. `real_ms`: from the span's first second to the first with nothing left to copy, null
-  if that never came. Both are null where the lag is not recorded.
-- `progress`: `done`, `moving` or `stuck` (no new low of the lag for `PATIENCE_MS`), at the span's end.
+- `verdict`, KIP-73's question 4: IN < T < N - IN/R, with IN the highest inbound rate of the span:
+  `safe`, `cannot-finish` (T <= IN) or `starves-clients` (T >= N - IN/R). N, the network's rate, is
+  nowhere in the telemetry: where the caller does not give it, only the lower bound is judged, and a
+  limit above it is `above-inbound`. Where inbound is unknown, so is the verdict.
+- `estimated_ms`, KIP-73's question 1: what was to be copied when the span began over (T - IN), null
+  when that never ends. `real_ms`: from the span's first second to the first with nothing left to
+  copy, null if that never came. Both are null where the lag is not recorded.
+- `progress` at the span's end: `done`, `moving` or `stuck` (no new low of the lag for `PATIENCE_MS`).
 
 Seconds are summed by Spark; the verdicts are those of `rules.move_estimates`, asked once per span.
 """
@@ -97,7 +97,7 @@ def throttle(
 ) -> DataFrame:
     spans = _spans(seconds).select(*(field.name for field in _SUMMED)).to(StructType(_SUMMED))
     judge = _judge(network_bytes_per_s, replication_factor)
-    return spans.mapInArrow(judge, SCHEMA)  # type: ignore[arg-type]
+    return spans.mapInArrow(judge, SCHEMA)
 
 
 def _spans(seconds: DataFrame) -> DataFrame:
@@ -105,7 +105,8 @@ def _spans(seconds: DataFrame) -> DataFrame:
     so_far = side.rowsBetween(W.unboundedPreceding, W.currentRow)
     same_limit = F.col("limit_bytes_per_s").eqNullSafe(F.lag("limit_bytes_per_s").over(side))
     is_near = (F.col("at_ms") - F.lag("at_ms").over(side)) <= GAP_MS_MAX
-    opens = F.when(same_limit & F.coalesce(is_near, F.lit(False)), 0).otherwise(1)
+    goes_on = same_limit & is_near  # null for the first
+    opens = F.when(goes_on, 0).otherwise(1)
     lag_bytes = F.col("replica_lag_bytes")
     begins = F.min("at_ms").over(W.partitionBy("broker", "side", "span"))
     last_of_side = F.max("at_ms").over(W.partitionBy("broker", "side"))

@@ -14,6 +14,8 @@ from insync.pipeline.episodes import CAUSES, OPEN
 from insync.pipeline.report.points import REPLICAS_MAX, ROWS_MAX, Points
 
 PAGE_BYTES_MAX: Final = 1_000_000
+SECOND_MS: Final = 1_000
+MINUTE_S: Final = 60
 
 CAUSE_WORDS: Final = {
     "stuck": "stopped fetching",
@@ -108,7 +110,7 @@ def _span(points: Points) -> str:
         return ""
     from_ms, to_ms = points.span_ms
     return (
-        f'<time data-ms="{from_ms}"></time> – <time data-ms="{to_ms}"></time> '
+        f'<time data-ms="{from_ms}"></time> to <time data-ms="{to_ms}"></time> '
         f"UTC ({duration(to_ms - from_ms)})"
     )
 
@@ -320,7 +322,7 @@ def _episode_row(row: dict[str, Any]) -> list[Cell]:
         _measure(row["under_min_isr_ms"], duration),
         _number(row["leader_changes"]),
         _number(row["flaps"]),
-        Cell({None: "–", True: "held", False: "no"}[would_hold], str(would_hold)),
+        Cell({None: "-", True: "held", False: "no"}[would_hold], str(would_hold)),
     ]
 
 
@@ -377,7 +379,7 @@ def _number(value: int | None) -> Cell:
     return _measure(value, lambda count: f"{count:,}")
 
 
-def _measure(value: Any, words: Callable[[Any], str], *, none: str = "–") -> Cell:
+def _measure(value: Any, words: Callable[[Any], str], *, none: str = "-") -> Cell:
     if value is None:
         return Cell(none, -1, "none")
     return Cell(words(value), value) if value else Cell("0", 0, "none")
@@ -388,16 +390,16 @@ def _measure(value: Any, words: Callable[[Any], str], *, none: str = "–") -> C
 
 def duration(ms: int) -> str:
     """Two figures that matter: 340 ms, 1.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h."""
-    if ms < 1_000:
+    if ms < SECOND_MS:
         return f"{ms} ms" if ms else "0 s"
-    seconds = ms / 1_000
-    if seconds < 60:
+    seconds = ms / SECOND_MS
+    if seconds < MINUTE_S:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     for large, small, unit, rest in ((86_400, 3_600, "d", "h"), (3_600, 60, "h", "min")):
         if seconds >= large:
             whole, left = divmod(int(seconds), large)
             return f"{whole} {unit} {left // small} {rest}"
-    whole, left = divmod(int(seconds), 60)
+    whole, left = divmod(int(seconds), MINUTE_S)
     return f"{whole} min {left} s"
 
 

@@ -1,0 +1,94 @@
+"""The page as text: nothing from a record is markup, and nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from made_up_points import HOSTILE, made_up_points
+
+from insync.pipeline.report import PAGE_BYTES_MAX, render
+from insync.pipeline.report.page import duration, rate
+from insync.pipeline.report.points import BARS_MAX, ROWS_MAX, Points
+
+
+class Elements(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_a_hostile_name_stays_text_everywhere() -> None:
+    page = render(made_up_points(), title=HOSTILE, recommendation=HOSTILE)
+    found = Elements(page)
+    assert "img" not in found.names
+    assert found.names.count("script") == 2
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert HOSTILE in "".join(found.texts)
+    data = next(text for text in found.texts if text.startswith('{"span"'))
+    assert any(HOSTILE in each["partition"] for each in json.loads(data)["timeline"]["replicas"])
+
+
+def test_nothing_is_fetched() -> None:
+    page = render(made_up_points(), title="t", recommendation=None)
+    assert not re.search(
+        r"""(src|href)=["']|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", page
+    )
+
+
+def test_the_fullest_page_is_small() -> None:
+    points = made_up_points(episodes=BARS_MAX)
+    assert points.timeline is not None
+    assert points.episodes is not None
+    assert len(points.timeline["bars"]) == BARS_MAX
+    points.episodes = points.episodes[:ROWS_MAX]
+    page = render(points, title="t", recommendation="r")
+    assert len(page.encode()) < PAGE_BYTES_MAX
+
+
+def test_what_was_not_recorded_is_said() -> None:
+    page = render(Points(), title="t", recommendation=None)
+    assert page.count("Not recorded.") == 6
+    assert '<div class="chart"' not in page
+
+
+def test_what_never_happened_is_no_gap() -> None:
+    nothing = Points(
+        summary={"episodes": 0, "open": 0, "out_ms": 0, "replicas": 0},
+        timeline={"span_ms": None, "replicas": [], "bars": []},
+        lag={"span_ms": None, "at_ms": [], "series": []},
+        what_if=[], seconds=[], throttle=[], episodes=[], health=[],
+    )  # fmt: skip
+    page = render(nothing, title="t", recommendation=None)
+    assert "Not recorded." not in page
+    assert page.count("Nobody was out of sync.") == 2
+    assert "No throttle was set." in page
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (0, "0 s"), (999, "999 ms"), (1_000, "1 s"), (1_540, "1.5 s"), (59_940, "59.9 s"),
+        (59_960, "60 s"), (60_000, "1 min 0 s"), (3_725_000, "1 h 2 min"), (90_000_000, "1 d 1 h"),
+    ],
+)  # fmt: skip
+def test_durations_in_words(ms: int, words: str) -> None:
+    assert duration(ms) == words
+
+
+def test_rates_in_words() -> None:
+    assert [rate(each) for each in (0, 999, 1_000, 12_345_678, 2e9)] == [
+        "0 B/s", "999 B/s", "1 kB/s", "12.3 MB/s", "2 GB/s",
+    ]  # fmt: skip
