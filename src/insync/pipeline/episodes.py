@@ -17,12 +17,12 @@ moment of leaving (`decided_at_ms`, or the commit where nobody decided it), T th
 | `slow` | all others: it fetches and falls behind | caught up |
 
 "The T ms before L" are the moments from L - T to L, both included: a fetch exactly T ago is in
-time, as equality is in sync. "Caught up" is `isr.caught_up_at_ms`, else L. "First met outside": not in
-`isr_before` of the partition's first `isr` row, or, in a partition without any, first heard of in a
-later epoch than its first without having led.
+time, as equality is in sync. "Caught up" is `isr.caught_up_at_ms`, else L. "First met outside": not
+in `isr_before` of the partition's first `isr` row, or, in a partition without any, first heard of
+in a later epoch than its first without having led.
 
 - `kip501_would_hold`: at L a read for it was pending whose offset was at or past the leader's end
-  at its earlier fetches of this epoch, which is what KIP-501 asks for. Null where no leader decided.
+  at its earlier fetches of this epoch: what KIP-501 asks for. Null where no leader decided.
 - `lag_ms` is the true lag at L by KAFKA-4485's definition; `lag_messages` and `lag_bytes` are what
   it lacked. Of a bootstrapping replica `lag_messages` is told at its first fetch.
 - `rejoined_at_ms` is the commit of its return. `ending` says whether that happened (`rejoined`), it

@@ -14,7 +14,8 @@ without a limit, ends a span. A span is how a move looks from here: throttles be
 - `estimated_ms`, KIP-73's question 1: what was to be copied when the span began over (T - IN), null
   when that never ends. `real_ms`: from the span's first second to the first with nothing left to
   copy, null if that never came. Both are null where the lag is not recorded.
-- `progress` at the span's end: `done`, `moving` or `stuck` (no new low of the lag for `PATIENCE_MS`).
+- `progress` at the span's end: `done`, `moving`, or `stuck` (no new low of the lag for
+  `PATIENCE_MS`).
 
 Seconds are summed by Spark; the verdicts are those of `rules.move_estimates`, asked once per span.
 """

@@ -118,9 +118,36 @@ def _span(points: Points) -> str:
 def _recommendation(points: Points, recommendation: str | None) -> str:
     if recommendation:
         return escape(recommendation)
+    if points.recommendation is not None:
+        return escape(in_a_sentence(points.recommendation))
     if points.what_if is None:
         return "No what-if was made of this record, so there is no setting to recommend."
-    return "The what-if below has no recommendation."
+    return (
+        "None of the thresholds asked would have gone without a false eviction or a flap; "
+        "ask for larger ones."
+    )
+
+
+def in_a_sentence(headline: dict[str, Any]) -> str:
+    """What to set, why, and what it costs beside what runs now."""
+    rule = f"replica.in.sync.policy={headline['policy']}"
+    if headline["lag_max_messages"] is not None:
+        rule += f", replica.lag.max.messages={headline['lag_max_messages']}"
+    told = f"Set {rule} and replica.lag.time.max.ms={headline['lag_time_max_ms']}"
+    if headline["half_period_check"]:
+        told = f"Set replica.lag.time.max.ms={headline['lag_time_max_ms']}"
+    costs = []
+    for name, words in (
+        ("detection_ms_p99", "a real lag noticed after {} (p99)"),
+        ("watermark_stall_ms", "the watermark held up for {}"),
+        ("under_min_isr_ms", "{} below min ISR"),
+    ):
+        value, now = headline[name], headline[f"running_{name}"]
+        if value is not None:
+            beside = f", now {duration(now)}" if now is not None and now != value else ""
+            costs.append(words.format(duration(value)) + beside)
+    cost = f" It would have meant: {'; '.join(costs)}." if costs else ""
+    return f"{told}: {headline['reason']}.{cost}"
 
 
 def _facts(points: Points) -> str:

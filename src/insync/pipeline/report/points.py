@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Row
@@ -32,6 +33,7 @@ class Tables:
     episodes: DataFrame | None = None
     lag: DataFrame | None = None
     what_if: DataFrame | None = None
+    recommendation: DataFrame | None = None
     throttle: DataFrame | None = None
     seconds: DataFrame | None = None
     health: DataFrame | None = None
@@ -46,6 +48,7 @@ class Points:
     timeline: dict[str, Any] | None = None
     lag: dict[str, Any] | None = None
     what_if: list[dict[str, Any]] | None = None
+    recommendation: dict[str, Any] | None = None  # the headline, if one was found
     seconds: list[dict[str, Any]] | None = None
     episodes: list[dict[str, Any]] | None = None
     throttle: list[dict[str, Any]] | None = None
@@ -64,6 +67,9 @@ def collect(tables: Tables) -> Points:
         points.lag = _lag(tables.lag)
     if tables.what_if is not None:
         points.what_if = _what_if(tables.what_if)
+    if tables.recommendation is not None:
+        headline = _rows(tables.recommendation.where("is_headline").limit(1))
+        points.recommendation = headline[0] if headline else None
     if tables.throttle is not None:
         points.throttle = _spans(tables.throttle)
     if tables.seconds is not None:
@@ -187,8 +193,8 @@ def _timeline(episodes: DataFrame) -> dict[str, Any]:
 
 def _lag(lag: DataFrame) -> dict[str, Any]:
     """The worst replicas each on its own, all others together; the highest lag of each moment."""
-    end_ms = F.max(F.col("bucket_at_ms") + F.col("bucket_ms"))
-    span = _one(lag, F.min("bucket_at_ms").alias("from_ms"), end_ms.alias("to_ms"))
+    bounds = (F.min("bucket_at_ms").alias("from_ms"), F.max("bucket_at_ms").alias("to_ms"))
+    span = _one(lag, *bounds)
     if span["from_ms"] is None:
         return {"span_ms": None, "at_ms": [], "series": []}
     from_ms, step_ms = span["from_ms"], _step(span["from_ms"], span["to_ms"])
@@ -211,6 +217,7 @@ def _lag(lag: DataFrame) -> dict[str, Any]:
         .agg(*(F.max(peak).alias(peak) for peak in peaks))
     )
     columns = sorted({cell["column"] for cell in cells})
+    gaps = (later - column for column, later in pairwise(columns))
     place = {column: at for at, column in enumerate(columns)}
     names = [row["name"] for row in shown]
     names += [OTHERS] if any(cell["name"] == OTHERS for cell in cells) else []
@@ -223,7 +230,7 @@ def _lag(lag: DataFrame) -> dict[str, Any]:
     return {
         "span_ms": (from_ms, span["to_ms"]),
         "at_ms": [from_ms + column * step_ms for column in columns],
-        "step_ms": step_ms,
+        "step_ms": step_ms * min(gaps, default=1),  # buckets may be wider than columns
         "series": [
             {
                 "name": name,
