@@ -98,7 +98,9 @@ def main(
     *,
     peer: bool = True,
 ) -> None:
-    folder = (data or Path(tempfile.gettempdir())) / f"insync-bench-{rows}-{replicas}-{files}-{seed}"
+    folder = (
+        data or Path(tempfile.gettempdir())
+    ) / f"insync-bench-{rows}-{replicas}-{files}-{seed}"
     began = perf_counter()
     write(folder, rows=rows, replicas=replicas, files=files, seed=seed)
     figures: dict[str, Any] = {"rows": rows, "replicas": replicas, "made_s": perf_counter() - began}

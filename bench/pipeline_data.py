@@ -13,7 +13,8 @@ from insync.telemetry.tables import arrow_schema
 
 FOLLOWERS = 2
 FETCHES_PER_APPEND = 4
-TROUBLED = 0.3  # of the followers: silent, or stuck, for a while, several times
+TROUBLED = 0.3  # of the followers: for a while, several times
+SILENT = 0.5  # of their troubles; in the others they are stuck
 BEGAN_MS = 1_700_000_000_000
 
 Columns = dict[str, np.ndarray]
@@ -64,7 +65,7 @@ def _partition(number: int, each: int, random: np.random.Generator) -> tuple[Col
     return together, appends
 
 
-def _fetches(
+def _fetches(  # noqa: PLR0917
     number: int,
     each: int,
     span_ms: int,
@@ -78,8 +79,8 @@ def _fetches(
         for _ in range(random.integers(1, 5)):
             first_ms = random.integers(0, span_ms)
             last_ms = first_ms + random.integers(500, 60_000)
-            if random.random() < 0.5:
-                at[(at > first_ms) & (at < last_ms)] = min(last_ms, span_ms)
+            if random.random() < SILENT:
+                at[(at > first_ms) & (at < last_ms)] = int(min(last_ms, span_ms))
             else:
                 stuck |= (at > first_ms) & (at < last_ms)
     known = np.concatenate([[0], ends])
@@ -99,7 +100,9 @@ def _fetches(
 
 def _write(path: Path, table: str, told: list[Columns]) -> None:
     schema = arrow_schema(TABLES[table])
-    columns = {name: np.concatenate([one[name] for one in told]) for name in told[0]} if told else {}
+    columns = (
+        {name: np.concatenate([one[name] for one in told]) for name in told[0]} if told else {}
+    )
     size = len(columns["at_ms"]) if told else 0
     order = np.lexsort((columns["seq"], columns["partition"], columns["at_ms"])) if told else None
     constant = {

@@ -27,12 +27,18 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# Compiling the pipeline's kernels takes half a minute when nothing is kept yet. In `make check`
+# they run as the Python they are written in; longer searches and Spark's workers compile them.
+if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
+    os.environ["NUMBA_DISABLE_JIT"] = "1"  # before anything imports numba
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local session for all tests that bear the mark `spark`, started as commands start it."""
     from insync.pipeline.session import session  # noqa: PLC0415 - few tests need it
 
+    os.environ.pop("NUMBA_DISABLE_JIT", None)
     folder = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.sql.shuffle.partitions": "2",

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from recorded_life import as_rows, live
 from recorded_tables import Tables, arrow
+from test_replay import everything
 
 from insync.pipeline import oracle
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.schemas import COUNTS, WHAT_IF
 from insync.pipeline.what_if import what_if, what_if_exported
-from insync.sim.cluster import Cluster
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +39,11 @@ def by_rules(tables: Tables, asked: Asked) -> list[dict[str, Any]]:
                 min_insync_replicas=asked.min_insync_replicas,
                 fetch_wait_max_ms=asked.fetch_wait_max_ms,
             )
-            for level in (("partition", topic, number), ("topic", topic, None), ("all", None, None)):
+            for level in (
+                ("partition", topic, number),
+                ("topic", topic, None),
+                ("all", None, None),
+            ):
                 counts, delays = sums.setdefault((level, scenario), (dict.fromkeys(COUNTS, 0), []))
                 for name in COUNTS:
                     counts[name] += getattr(verdicts, name)
@@ -76,13 +80,7 @@ def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def tables() -> Tables:
-    return as_rows(live(0, troubled))
-
-
-async def troubled(cluster: Cluster, random: Any) -> None:
-    from test_replay import everything
-
-    await everything(cluster, random)
+    return as_rows(live(0, everything))
 
 
 def test_tables_from_anywhere(spark: SparkSession, tables: Tables) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from insync.pipeline.kernel import APPEND, BEGAN, FAILED, FETCH, NONE, Array, compiled
+from insync.pipeline.compiling import compiled
+from insync.pipeline.kernel import APPEND, BEGAN, FAILED, FETCH, NONE, Array
 from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import OK
 
@@ -75,35 +76,35 @@ def shard(
 ) -> Shard:
     check_columns("fetches", fetches.column_names, FETCH_COLUMNS)
     check_columns("appends", appends.column_names, APPEND_COLUMNS)
-    topics, partitions, codes = _codes([fetches, appends])
+    topics, partitions, coded = codes([fetches, appends])
     count = len(partitions)
     # One long row per table; nulls as the oracle reads them.
     leader_end = pc.coalesce(fetches["leader_end_low"], fetches["leader_end_high"])
-    at_ms = _numbers(fetches["at_ms"])
+    at_ms = numbers(fetches["at_ms"])
     is_ok = pc.fill_null(pc.equal(_plain(fetches["outcome"]), OK), fill_value=True)
     events, bounds = deal_out(
         count,
-        codes[0],
-        _numbers(fetches["leader_epoch"]),
-        _numbers(fetches["leader"]),
+        coded[0],
+        numbers(fetches["leader_epoch"]),
+        numbers(fetches["leader"]),
         at_ms,
-        _numbers(fetches["seq"], NO_SEQ),
-        _numbers(fetches["follower"]),
-        _numbers(fetches["offset"]),
-        _numbers(leader_end, NONE),
-        _numbers(fetches["read_ms"], 0),
+        numbers(fetches["seq"], NO_SEQ),
+        numbers(fetches["follower"]),
+        numbers(fetches["offset"]),
+        numbers(leader_end, NONE),
+        numbers(fetches["read_ms"], 0),
         is_ok.to_numpy(zero_copy_only=False)
         if isinstance(is_ok, pa.Array)
         else is_ok.combine_chunks().to_numpy(zero_copy_only=False),
-        _numbers(fetches["repeats"], 1),
-        _numbers(fetches["last_at_ms"], NONE),
-        codes[1],
-        _numbers(appends["leader_epoch"]),
-        _numbers(appends["leader"]),
-        _numbers(appends["at_ms"]),
-        _numbers(appends["seq"], NO_SEQ),
-        _numbers(appends["base_offset"]),
-        _numbers(appends["end_offset"]),
+        numbers(fetches["repeats"], 1),
+        numbers(fetches["last_at_ms"], NONE),
+        coded[1],
+        numbers(appends["leader_epoch"]),
+        numbers(appends["leader"]),
+        numbers(appends["at_ms"]),
+        numbers(appends["seq"], NO_SEQ),
+        numbers(appends["base_offset"]),
+        numbers(appends["end_offset"]),
     )
     events = events[order(events, bounds)]
     has_isr, isr_bounds, isr_members = _first_isr(isr, topics, partitions)
@@ -112,7 +113,7 @@ def shard(
     )
 
 
-def _numbers(column: pa.ChunkedArray, null: int | None = None) -> Array:
+def numbers(column: pa.ChunkedArray, null: int | None = None) -> Array:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if array.null_count:
         if null is None:
@@ -128,7 +129,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _codes(tables: list[pa.Table]) -> tuple[Array, Array, list[Array]]:
+def codes(tables: list[pa.Table]) -> tuple[Array, Array, list[Array]]:
     """Partitions by number, and the number of each row's partition."""
     columns = [table["topic"].combine_chunks() for table in tables]
     columns = [
@@ -153,7 +154,7 @@ def _codes(tables: list[pa.Table]) -> tuple[Array, Array, list[Array]]:
             indices = part.indices.to_numpy(zero_copy_only=False)
             topic[at : at + len(part)] = own[indices] if len(own) else 0
             at += len(part)
-        rows.append(topic * wide + _numbers(table["partition"]))
+        rows.append(topic * wide + numbers(table["partition"]))
     is_used = np.zeros(max(1, len(names)) * wide, np.bool_)
     for row in rows:
         is_used[row] = True
@@ -192,7 +193,7 @@ def _stalls(stalls: pa.Table | None) -> Array:
     if stalls is None or not stalls.num_rows:
         return np.empty((0, 3), np.int64)
     check_columns("stalls", stalls.column_names, STALL_COLUMNS)
-    rows = np.stack([_numbers(stalls[name]) for name in STALL_COLUMNS], axis=1)
+    rows = np.stack([numbers(stalls[name]) for name in STALL_COLUMNS], axis=1)
     return rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
 
 
@@ -300,7 +301,7 @@ def precedes(events: Array, one: int, other: int) -> bool:
 
 @compiled
 def order(events: Array, bounds: Array) -> Array:
-    """Where each event is found: a merge sort of the runs that are there, partition by partition."""
+    """Where each event is found: the runs that are there, merged, partition by partition."""
     total = len(events)
     index = np.arange(total)
     spare = np.empty(total, np.int64)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 
+from insync.pipeline.compiling import compiled
 from insync.rules.append_times import RESOLUTION_PARTS
 from insync.rules.settings import POLICY_NAMES
 from insync.rules.stalls import STALL_MS_MIN, STALL_PARTS
@@ -54,8 +54,6 @@ FETCH, APPEND, BEGAN, FAILED = 0, 1, 2, 3
     V_SHRINKS, V_EXPANDS, V_FLAPS, V_OUT, V_FALSE, V_MISSED, V_MISSED_MS, V_UNDER_MIN,
     V_UNDER_MIN_FETCHING, V_WATERMARK_STALL, V_DELAYS, V_FIELDS,
 ) = range(12)  # fmt: skip
-
-compiled = njit(cache=True, nogil=True)
 
 
 # When a follower is out: `rules.policy`, `rules.append_times`, `rules.eviction`.
@@ -125,10 +123,7 @@ def set_due(f: Array, g: Array, p: Array, entries: Array, who: int) -> None:
     if at != ALWAYS:
         if f[who, F_GRACED]:
             at = max(at, g[G_DRAINED] + p[P_WAIT])
-        if p[P_HALF]:
-            at = check_at(at if at > now else now + 1, p, g[G_BEGAN])
-        else:
-            at = max(at, now)
+        at = check_at(max(at, now + 1), p, g[G_BEGAN]) if p[P_HALF] else max(at, now)
     f[who, F_DUE] = at
 
 
@@ -314,11 +309,19 @@ def append(f: Array, g: Array, p: Array, entries: Array, taus: Array, end: int) 
         g[G_BLOCKED_SINCE] = now
     if p[P_POLICY] == TRUE_LAG:
         note_append(f, g, p, entries, end)
+    before = g[G_END]
     g[G_END] = end
     taus[g[G_APPENDS]] = now - g[G_STALLED]
     g[G_APPENDS] += 1
-    advance_watermark(f, g, p, entries)
-    set_all_due(f, g, p, entries)
+    # Held by a follower the watermark stays, unless that one is now too many messages behind.
+    if g[G_WATERMARK] == before or p[P_POLICY] == MESSAGES:
+        advance_watermark(f, g, p, entries)
+    if p[P_POLICY] == CAUGHT_UP:  # only who was level, or is now, has another deadline
+        for who in range(f.shape[0]):
+            if f[who, F_END] == before or f[who, F_END] == end:
+                set_due(f, g, p, entries, who)
+    elif p[P_POLICY] != LAG_BEGIN:
+        set_all_due(f, g, p, entries)
 
 
 @compiled
@@ -366,6 +369,8 @@ def fetch(
     at_end = offset >= leader_end
     at_previous = previous != NONE and offset >= previous
     proof = at if at_end else (f[who, F_FETCHED] if at_previous else NEVER)
+    # Only who holds the watermark back moves it; who comes nearer moves it not at all.
+    may_advance = f[who, F_END] <= g[G_WATERMARK] and offset != f[who, F_END]
     f[who, F_END] = offset
     f[who, F_MISSING] = missing
     f[who, F_CAUGHT_UP] = max(f[who, F_CAUGHT_UP], proof)
@@ -381,7 +386,8 @@ def fetch(
     f[who, F_FORGIVEN] = 0
     if p[P_POLICY] == TRUE_LAG:
         find_entry(f, g, entries, who)
-    advance_watermark(f, g, p, entries)
+    if may_advance:
+        advance_watermark(f, g, p, entries)
     is_in = f[who, F_IN]
     if not is_in:
         if f[who, F_OUT_SINCE] == NONE:
@@ -397,7 +403,7 @@ def fetch(
         and now < leaves_at(f, g, p, entries, who)
     ):
         v[V_EXPANDS] += 1
-        close(f, g, p, v, who, True)  # noqa: FBT003 - compiled functions take no keywords cheaply
+        close(f, g, p, v, who, True)
         f[who, F_IN] = 1
         g[G_MEMBERS] += 1
         advance_watermark(f, g, p, entries)
@@ -483,7 +489,7 @@ def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, at: int, st
     if not f[leader, F_IN]:
         f[leader, F_IN] = 1
         g[G_MEMBERS] += 1
-        close(f, g, p, v, leader, False)  # noqa: FBT003
+        close(f, g, p, v, leader, False)
     g[G_END] = g[G_WATERMARK] = g[G_START] = start
     g[G_BEGAN] = g[G_STARTED] = g[G_STARTED_TAU] = g[G_BLOCKED_COUNTED] = at
     g[G_DRAINED] = NEVER
@@ -505,7 +511,7 @@ def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, at: int, st
 def replay(
     kinds: Array, times: Array, who: Array, offsets: Array, leader_ends: Array, ats: Array,
     rows: Array, missing: Array,
-    epochs: Array,  # per epoch: first event, past its last, leader, start offset, first stall, past its last
+    epochs: Array,  # first event, past its last, leader, start offset, first stall, past its last
     stalls: Array,  # began, ended
     at_start: Array, p: Array, v: Array, f: Array, entries: Array, taus: Array, reads: Array,
     delays: Array, first_delay: int,
@@ -521,7 +527,12 @@ def replay(
         g[G_MEMBERS] += at_start[one]
     limit = p[P_LIMIT]
     for epoch in range(epochs.shape[0]):
-        event, past, leader, start = epochs[epoch, 0], epochs[epoch, 1], epochs[epoch, 2], epochs[epoch, 3]
+        event, past, leader, start = (
+            epochs[epoch, 0],
+            epochs[epoch, 1],
+            epochs[epoch, 2],
+            epochs[epoch, 3],
+        )
         begin_epoch(f, g, p, v, leader, times[event], start)
         set_all_due(f, g, p, entries)
         next_stall, past_stalls = epochs[epoch, 4], epochs[epoch, 5]
@@ -533,8 +544,15 @@ def replay(
                 if length >= STALL_MS_MIN and length * STALL_PARTS >= limit:
                     stalled(f, g, p, v, entries, taus, delays, reads, began, ended)
                 next_stall += 1
-            look_until(f, g, p, v, entries, taus, delays, now)
-            if now != g[G_NOW]:
+            # Most events change nothing for anybody else: look first, call then.
+            due = f[0, F_DUE]
+            for one in range(1, f.shape[0]):
+                due = min(due, f[one, F_DUE])
+            if due <= now:
+                look_until(f, g, p, v, entries, taus, delays, now)
+            if g[G_MEMBERS] == f.shape[0]:
+                g[G_NOW] = now
+            elif now != g[G_NOW]:
                 time_passes(f, g, p, v, now)
             kind, one = kinds[event], who[event]
             if kind == APPEND:
@@ -544,12 +562,32 @@ def replay(
                 read_began(f, g, reads, rows[event], one, offsets[event], ats[event])
                 set_due(f, g, p, entries, one)
             else:
-                tell(f, g, p, v, taus, delays, one)
+                lacks = f[one, F_MISSING]
+                if (
+                    f[one, F_IN]
+                    and f[one, F_OVER_SINCE] == NONE
+                    and f[one, F_END] >= start
+                    and (lacks >= g[G_APPENDS] or taus[lacks] + g[G_STALLED] + limit + 1 >= now)
+                ):
+                    f[one, F_TOLD] = max(f[one, F_TOLD], now)
+                else:
+                    tell(f, g, p, v, taus, delays, one)
                 at = ats[event]
                 if at != now or kind == FAILED:
                     at = read_ended(f, g, reads, rows[event], at)
                 if kind == FETCH:
-                    fetch(f, g, p, v, entries, one, offsets[event], leader_ends[event], at, missing[event])
+                    fetch(
+                        f,
+                        g,
+                        p,
+                        v,
+                        entries,
+                        one,
+                        offsets[event],
+                        leader_ends[event],
+                        at,
+                        missing[event],
+                    )
                 else:
                     set_due(f, g, p, entries, one)
             event += 1
@@ -560,5 +598,5 @@ def replay(
         if epoch + 1 < epochs.shape[0]:
             time_passes(f, g, p, v, max(g[G_NOW], times[epochs[epoch + 1, 0]]))
     for one in range(f.shape[0]):
-        close(f, g, p, v, one, False)  # noqa: FBT003
+        close(f, g, p, v, one, False)
     return g[G_DELAYS]

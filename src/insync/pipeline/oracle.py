@@ -3,8 +3,8 @@
 This is the definition that the compiled replay (`kernel.py`) is held to, so it is written to be
 read. What the design leaves open is decided here:
 
-- **Events.** An append at `at_ms`; a fetch that succeeded at `at_ms + read_ms`, a merged one at each
-  of its evenly spaced points. A slow read is pending from `at_ms` on, after the rows of that
+- **Events.** An append at `at_ms`; a fetch that succeeded at `at_ms + read_ms`, a merged one at
+  each of its evenly spaced points. A slow read is pending from `at_ms` on, after the rows of that
   millisecond. Other outcomes are no fetch: they only end their read.
 - **Order** in an epoch: time, `seq`, then (without `seq`) the leader's end a row was judged by, a
   fetch before an append there, follower, offset. A row seen twice (`seq`) counts once.
@@ -86,7 +86,7 @@ class Epoch:
     @property
     def start(self) -> int:
         first = self.events[0]
-        return int(first.row["base_offset"] if first.kind == APPEND else leader_end(first.row))
+        return int(first.row["base_offset"]) if first.kind == APPEND else leader_end(first.row) or 0
 
     @property
     def ends_at_ms(self) -> int:
@@ -121,9 +121,7 @@ def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
     for row in tables.get("isr", ()):
         changes.setdefault((row["topic"], row["partition"]), []).append(row)
     stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
-    return {
-        key: _history(found[key], changes.get(key, []), stalls) for key in sorted(found)
-    }
+    return {key: _history(found[key], changes.get(key, []), stalls) for key in sorted(found)}
 
 
 def _events(row: Row, kind: int) -> list[Event]:
@@ -154,7 +152,15 @@ def _order(event: Event) -> tuple[int, ...]:
     seq = LATER_THAN_ANY if row["seq"] is None else row["seq"]
     if event.kind == APPEND:
         return (event.at_ms, event.when, seq, row["base_offset"], APPEND, row["end_offset"], 0)
-    return (event.at_ms, event.when, seq, leader_end(row) or 0, FETCH, row["follower"], row["offset"])
+    return (
+        event.at_ms,
+        event.when,
+        seq,
+        leader_end(row) or 0,
+        FETCH,
+        row["follower"],
+        row["offset"],
+    )
 
 
 def _history(events: list[Event], changes: list[Row], stalls: list[Row]) -> History:
@@ -206,9 +212,7 @@ def replay(
     for index, epoch in enumerate(history.epochs):
         following = history.epochs[index + 1 : index + 2]
         _Term(partition, epoch, history.stalls, fetch_wait_max_ms).run()
-        partition.time_passes(
-            max([epoch.ends_at_ms, *(later.begins_at_ms for later in following)])
-        )
+        partition.time_passes(max([epoch.ends_at_ms, *(later.begins_at_ms for later in following)]))
     partition.end_of_record()
     return partition.verdicts
 
@@ -500,7 +504,10 @@ class _Term:
     def _leave(self, leaving: list[int]) -> None:
         rules, now_ms = self._rules, self._of.now_ms
         counted = self._of.members | rules.pseudo_isr(now_ms=now_ms)
-        ends = {broker: int(rules.followers[BrokerId(broker)].end) for broker in counted - {rules.leader}}
+        ends = {
+            broker: int(rules.followers[BrokerId(broker)].end)
+            for broker in counted - {rules.leader}
+        }
         ends[rules.leader] = int(rules.end)
         for broker in leaving:
             others = [end for other, end in ends.items() if other != broker]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from insync.pipeline import kernel
+from insync.pipeline.compiling import compiled
 from insync.pipeline.events import (
     E_AT,
     E_EPOCH,
@@ -38,7 +38,6 @@ from insync.pipeline.kernel import (
     PENDING_READS,
     V_FIELDS,
     Array,
-    compiled,
 )
 from insync.pipeline.scenarios import Asked
 from insync.rules.settings import POLICY_NAMES

@@ -30,7 +30,7 @@ class Scenario:
             replica_lag_max_messages=(
                 usual.replica_lag_max_messages if messages is None else messages
             ),
-            replica_fetch_wait_max_ms=0,  # whether a limit can be told apart is flagged, not refused
+            replica_fetch_wait_max_ms=0,  # a limit below it is flagged, not refused
         )
         return in_sync_rule(settings).policy
 

@@ -2,8 +2,8 @@
 
 Two ways in, one way on: whatever comes from a shard is what a function makes of its Arrow tables.
 
-- `from_tables`: any DataFrames. They are shuffled by partition; the stalls, which are a broker's and
-  not a partition's, go everywhere.
+- `from_tables`: any DataFrames. They are shuffled by partition; the stalls, which are a broker's
+  and not a partition's, go everywhere.
 - `from_export`: the folder of `insync telemetry export`, whose files are split already. Each task
   reads its own files with pyarrow, only the columns that are needed, and nothing passes the JVM.
 """
@@ -92,7 +92,7 @@ def _cores(spark: SparkSession) -> int:
     # Spark Connect has no sparkContext to ask.
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 - a PySparkNotImplementedError, or an attribute that is missing
+    except Exception:
         return 8
 
 
@@ -156,5 +156,3 @@ class _OfFiles:
         with pq.ParquetFile(path, read_dictionary=names) as file:
             check_columns(str(path), file.schema_arrow.names, columns)
             return file.read(columns=list(columns), use_threads=False)
-
-

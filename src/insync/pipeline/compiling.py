@@ -1,0 +1,56 @@
+"""Compiled functions, kept on disk from one process to the next.
+
+Numba looks only at the file of a function to see whether what it kept is still good, not at the
+functions that one calls. So everything is kept under a name made from all files it may depend on.
+The folder is in `INSYNC_CACHE_DIR`, else in the user's cache, else among temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import numba
+from numba import config, njit
+
+from insync import rules
+
+SOURCES: Final = (
+    *(
+        Path(__file__).with_name(f"{name}.py")
+        for name in ("events", "kernel", "lag_kernel", "replay")
+    ),
+    *sorted(Path(rules.__file__).parent.glob("*.py")),
+)
+
+
+def _folder() -> str:
+    digest = sha256(numba.__version__.encode())
+    for path in SOURCES:
+        digest.update(path.read_bytes())
+    name = f"compiled-{digest.hexdigest()[:16]}"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "insync"
+    for base in (os.environ.get("INSYNC_CACHE_DIR"), home):
+        if base is not None:
+            folder = Path(base) / name
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError:
+                continue
+            if os.access(folder, os.W_OK):
+                return str(folder)
+    return str(Path(tempfile.gettempdir()) / f"insync-{os.getuid()}" / name)
+
+
+_FOLDER: Final = _folder()
+
+
+def compiled(function: Any) -> Any:
+    before, config.CACHE_DIR = config.CACHE_DIR, _FOLDER  # others' functions stay where they are
+    try:
+        return njit(cache=True, nogil=True)(function)
+    finally:
+        config.CACHE_DIR = before
