@@ -63,3 +63,28 @@ WHAT_IF: Final = StructType(
         StructField("below_resolution", BooleanType()),
     ]
 )
+
+LAG: Final = StructType(
+    [
+        StructField("topic", StringType(), nullable=False),
+        StructField("partition", IntegerType(), nullable=False),
+        StructField("leader_epoch", IntegerType(), nullable=False),
+        StructField("follower", IntegerType(), nullable=False),
+        StructField("bucket_at_ms", LongType(), nullable=False),  # where it begins
+        StructField("samples", LongType(), nullable=False),  # milliseconds of it that are known
+        *(
+            StructField(f"{what}_{rank}", LongType(), nullable=False)
+            for what in ("lag_ms", "lag_messages", "lag_bytes")
+            for rank in ("min", "p50", "p99", "max")
+        ),
+    ]
+)
+
+PROBLEMS: Final = StructType(
+    [
+        StructField("topic", StringType(), nullable=False),
+        StructField("partition", IntegerType(), nullable=False),
+        StructField("problem", StringType(), nullable=False),
+        StructField("rows", LongType(), nullable=False),
+    ]
+)

@@ -1,0 +1,73 @@
+"""How far each follower was behind, by KAFKA-4485's definition, in buckets of time.
+
+A replica lags by X ms if its end is where the leader's end was X ms ago: its lag at a moment is
+the time since the first append of this epoch that it lacks, 0 if it lacks nothing; what it lacks
+from before the epoch counts from the epoch's first event. In messages its lag is the leader's end
+less its own; in bytes, the appends of this epoch that it lacks, one that it has in part counted
+whole.
+
+Every millisecond counts once, from a follower's first fetch in an epoch to the epoch's last event:
+`samples` says how many a bucket has, and percentiles are nearest ranks over them. A leader's stalls
+are not taken off here; this is what was, not whose fault it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from insync.pipeline import events, shards
+from insync.pipeline.lag_kernel import L_FIELDS, lag_of_partitions
+from insync.pipeline.schemas import LAG
+from insync.rules.refusals import BadSetting
+
+BUCKET_MS: Final = 10_000
+COLUMNS: Final = {
+    "fetches": events.FETCH_COLUMNS,
+    "appends": (*events.APPEND_COLUMNS, "bytes"),
+}
+
+
+def lag(fetches: DataFrame, appends: DataFrame, *, bucket_ms: int = BUCKET_MS) -> DataFrame:
+    """Of tables from anywhere; its schema is `schemas.LAG`."""
+    tables = {"fetches": fetches, "appends": appends}
+    return shards.from_tables(tables, COLUMNS, Lag(bucket_ms), LAG)
+
+
+def lag_exported(
+    spark: SparkSession, folder: str | Path, *, bucket_ms: int = BUCKET_MS
+) -> DataFrame:
+    """Of the folder that `insync telemetry export` wrote."""
+    return shards.from_export(spark, folder, COLUMNS, Lag(bucket_ms), LAG)
+
+
+class Lag:
+    """A shard's rows."""
+
+    def __init__(self, bucket_ms: int) -> None:
+        if bucket_ms < 1:
+            raise BadSetting(f"a bucket of {bucket_ms} ms; it must have at least 1")
+        self._bucket_ms = bucket_ms
+
+    def __call__(self, tables: shards.Tables) -> pa.Table:
+        appends = tables["appends"]
+        shard = events.shard(tables["fetches"], appends, None, None)
+        bytes_of = events.numbers(appends["bytes"], 0)
+        rows = np.empty((0, L_FIELDS), np.int64)
+        needed = 1_024
+        while needed > len(rows):
+            rows = np.empty((needed, L_FIELDS), np.int64)
+            needed = lag_of_partitions(shard.events, shard.bounds, bytes_of, self._bucket_ms, rows)
+        found = rows[:needed]
+        code = found[:, 0]
+        columns = [
+            pa.array(shard.topics.tolist(), pa.string()).take(pa.array(code)),
+            pa.array(shard.partitions, pa.int64()).take(pa.array(code)),
+            *(pa.array(np.ascontiguousarray(found[:, at])) for at in range(1, L_FIELDS)),
+        ]
+        return pa.Table.from_arrays(columns, names=LAG.names).cast(to_arrow_schema(LAG))

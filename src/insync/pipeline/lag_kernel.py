@@ -1,0 +1,195 @@
+"""Lag, compiled: a follower's time as spans in which it lacks the same, cut into buckets.
+
+In a span its lag in ms grows by one each millisecond, in messages and bytes it stays. So a bucket
+is a few spans, and a percentile is found by asking how many milliseconds are at or below a value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from insync.pipeline.compiling import compiled
+from insync.pipeline.events import (
+    E_EPOCH,
+    E_KIND,
+    E_LEADER,
+    E_OFFSET,
+    E_POSITION,
+    E_ROW,
+    E_TIME,
+    E_WHO,
+)
+from insync.pipeline.kernel import APPEND, FETCH, Array
+from insync.pipeline.replay import find, keep_first, remember
+
+L_FIELDS = 17  # partition, epoch, follower, bucket, samples, and four ranks of each of three lags
+LEVEL = 2**62  # of a span: nothing is lacking
+
+# A span: how long, its lag in ms when it begins (and whether it grows), in messages, in bytes.
+S_LENGTH, S_LAG, S_GROWS, S_MESSAGES, S_BYTES, S_FIELDS = range(6)
+
+
+@compiled
+def lag_of_partitions(
+    events: Array, bounds: Array, bytes_of: Array, bucket: int, rows: Array
+) -> int:
+    """Fills `rows` as far as they go; returns how many there are."""
+    count = 0
+    is_kept = np.ones(len(events), np.bool_)
+    for code in range(len(bounds) - 1):
+        low = bounds[code]
+        while low < bounds[code + 1]:
+            high = low
+            while high < bounds[code + 1] and events[high, E_EPOCH] == events[low, E_EPOCH]:
+                is_kept[high] = events[high, E_LEADER] == events[low, E_LEADER]
+                high += 1
+            keep_first(events, low, high, is_kept)
+            count = lag_of_epoch(events, low, high, is_kept, bytes_of, bucket, code, rows, count)
+            low = high
+    return count
+
+
+@compiled
+def lag_of_epoch(
+    events: Array, low: int, high: int, is_kept: Array, bytes_of: Array, bucket: int, code: int,
+    rows: Array, count: int,
+) -> int:  # fmt: skip
+    # What was appended: when, the end after it, and all bytes before it.
+    size = high - low
+    at = np.empty(size + 1, np.int64)
+    ends = np.empty(size + 1, np.int64)
+    before = np.zeros(size + 2, np.int64)
+    appends = 0
+    start = end = events[low, E_POSITION]
+    ids = np.empty(16, np.int64)
+    known = 0
+    last = events[low, E_TIME]
+    for event in range(low, high):
+        if not is_kept[event]:
+            continue
+        last = events[event, E_TIME]
+        if events[event, E_KIND] == APPEND:
+            if events[event, E_WHO] > end:
+                end = events[event, E_WHO]
+                at[appends] = events[event, E_TIME]
+                ends[appends] = end
+                before[appends + 1] = before[appends] + bytes_of[events[event, E_ROW]]
+                appends += 1
+        elif events[event, E_KIND] == FETCH and find(ids, known, events[event, E_WHO]) < 0:
+            ids, known = remember(ids, known, events[event, E_WHO])
+    spans = np.empty((2 * size + 4, S_FIELDS), np.int64)
+    for one in range(known):
+        count = lag_of_follower(
+            events, low, high, is_kept, ids[one], at, ends, before, appends, start, last, bucket,
+            code, spans, rows, count,
+        )  # fmt: skip
+    return count
+
+
+@compiled
+def lag_of_follower(
+    events: Array, low: int, high: int, is_kept: Array, follower: int, at: Array, ends: Array,
+    before: Array, appends: int, start: int, last: int, bucket: int, code: int, spans: Array,
+    rows: Array, count: int,
+) -> int:  # fmt: skip
+    """Walks the events that change what it lacks; a span ends at each, and at a bucket's end."""
+    began = events[low, E_TIME]
+    now, offset, missing, done, n = 0, -1, 0, 0, 0
+    is_known = False
+    event = low
+    while event <= high:
+        if event < high and not is_kept[event]:
+            event += 1
+            continue
+        kind = events[event, E_KIND] if event < high else FETCH
+        is_mine = event < high and kind == FETCH and events[event, E_WHO] == follower
+        if event < high and kind != APPEND and not is_mine:
+            event += 1
+            continue
+        until = events[event, E_TIME] if event < high else last + 1
+        while is_known and now < until:
+            stop = min(until, (now // bucket + 1) * bucket)
+            since = LEVEL
+            if offset < start:
+                since = began
+            elif missing < done:
+                since = at[missing]
+            end = ends[done - 1] if done > 0 else start
+            span = spans[n]
+            span[S_LENGTH] = stop - now
+            span[S_LAG] = 0 if since == LEVEL else now - since
+            span[S_GROWS] = since != LEVEL
+            span[S_MESSAGES] = max(0, end - offset)
+            span[S_BYTES] = before[done] - before[min(missing, done)]
+            n += 1
+            if stop % bucket == 0 or (stop == until and event == high):
+                if count < len(rows):
+                    row = rows[count]
+                    row[0], row[1], row[2] = code, events[low, E_EPOCH], follower
+                    row[3] = now // bucket * bucket
+                    summarise(spans[:n], row)
+                count += 1
+                n = 0
+            now = stop
+        if event == high:
+            break
+        if kind == APPEND:
+            if done < appends and events[event, E_WHO] == ends[done]:
+                done += 1
+        elif is_mine:
+            offset = events[event, E_OFFSET]
+            while missing < appends and ends[missing] <= offset:
+                missing += 1
+            while missing > 0 and ends[missing - 1] > offset:
+                missing -= 1
+            if not is_known:
+                is_known = True
+                now = until
+        event += 1
+    return count
+
+
+@compiled
+def summarise(spans: Array, row: Array) -> None:
+    total = 0
+    for span in range(len(spans)):
+        total += spans[span, S_LENGTH]
+    row[4] = total
+    for lag in range(3):
+        lowest, highest = 2**62, -1
+        for span in range(len(spans)):
+            first, final = values(spans, span, lag)
+            lowest, highest = min(lowest, first), max(highest, final)
+        row[5 + 4 * lag] = lowest
+        row[6 + 4 * lag] = ranked(spans, lag, (total * 50 + 99) // 100, lowest, highest)
+        row[7 + 4 * lag] = ranked(spans, lag, (total * 99 + 99) // 100, lowest, highest)
+        row[8 + 4 * lag] = highest
+
+
+@compiled
+def values(spans: Array, span: int, lag: int) -> tuple[int, int]:
+    """The lowest and the highest in a span."""
+    if lag == 0:
+        first = spans[span, S_LAG]
+        return first, first + (spans[span, S_LENGTH] - 1) * spans[span, S_GROWS]
+    value = spans[span, S_MESSAGES] if lag == 1 else spans[span, S_BYTES]
+    return value, value
+
+
+@compiled
+def ranked(spans: Array, lag: int, rank: int, lowest: int, highest: int) -> int:
+    """The smallest value that `rank` milliseconds do not exceed."""
+    while lowest < highest:
+        middle = (lowest + highest) // 2
+        below = 0
+        for span in range(len(spans)):
+            first, final = values(spans, span, lag)
+            if final <= middle:
+                below += spans[span, S_LENGTH]
+            elif first <= middle:
+                below += middle - first + 1
+        if below >= rank:
+            highest = middle
+        else:
+            lowest = middle + 1
+    return lowest
