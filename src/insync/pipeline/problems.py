@@ -1,0 +1,104 @@
+"""What is wrong with the tables: counted and told, so that nothing is left out in silence.
+
+| problem                  | what becomes of those rows                                            |
+|--------------------------|-----------------------------------------------------------------------|
+| two leaders in one epoch | only those of the leader that was first are replayed                  |
+| seen twice               | a row counts once                                                     |
+| time runs backwards      | rows are replayed in the order of time, not in that of their numbers  |
+| leader's end unknown     | such a fetch cannot be judged and is not replayed                     |
+| a leader's own fetch     | not replayed                                                          |
+| numbers are missing      | so many gaps: rows were dropped, and what is replayed is not quite it |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from insync.pipeline import events, shards
+from insync.pipeline.kernel import NONE, Array
+from insync.pipeline.schemas import PROBLEMS
+
+COLUMNS: Final = {"fetches": events.FETCH_COLUMNS, "appends": events.APPEND_COLUMNS}
+
+
+def problems(fetches: DataFrame, appends: DataFrame) -> DataFrame:
+    """Of tables from anywhere, a row per partition and problem: `schemas.PROBLEMS`."""
+    tables = {"fetches": fetches, "appends": appends}
+    return shards.from_tables(tables, COLUMNS, count_problems, PROBLEMS)
+
+
+def problems_exported(spark: SparkSession, folder: str | Path) -> DataFrame:
+    return shards.from_export(spark, folder, COLUMNS, count_problems, PROBLEMS)
+
+
+def count_problems(tables: shards.Tables) -> pa.Table:
+    fetches, appends = tables["fetches"], tables["appends"]
+    topics, partitions, (fetch_code, append_code) = events.codes([fetches, appends])
+    leader_end = pc.coalesce(fetches["leader_end_low"], fetches["leader_end_high"])
+    is_own = events.numbers(fetches["follower"]) == events.numbers(fetches["leader"])
+    found = {
+        "leader's end unknown": fetch_code[events.numbers(leader_end, NONE) == NONE],
+        "a leader's own fetch": fetch_code[is_own],
+    }
+    code = np.concatenate([fetch_code, append_code])
+    epoch = _both(fetches, appends, "leader_epoch")
+    leader = _both(fetches, appends, "leader")
+    seq = _both(fetches, appends, "seq", events.NO_SEQ)
+    read_ms = np.maximum(events.numbers(fetches["read_ms"], 0), 0)
+    time = _both(fetches, appends, "at_ms") + np.concatenate(
+        [read_ms, np.zeros(len(append_code), np.int64)]
+    )
+    kind = np.repeat([0, 1], [len(fetch_code), len(append_code)])
+    found["two leaders in one epoch"] = code[_of_a_second_leader(code, epoch, leader, time, seq)]
+    order = np.lexsort((kind, time, seq, leader, epoch, code))
+    order = order[seq[order] != events.NO_SEQ]
+    before, after = order[:-1], order[1:]
+    is_same = (code[before] == code[after]) & (epoch[before] == epoch[after])
+    is_same &= leader[before] == leader[after]
+    step = seq[after] - seq[before]
+    found["seen twice"] = code[after[is_same & (step == 0)]]
+    found["time runs backwards"] = code[after[is_same & (step > 0) & (time[after] < time[before])]]
+    found["numbers are missing"] = np.repeat(
+        code[after], np.where(is_same, np.minimum(np.maximum(step - 1, 0), 1), 0)
+    )
+    return _told(found, topics, partitions)
+
+
+def _both(fetches: pa.Table, appends: pa.Table, name: str, null: int | None = None) -> Array:
+    return np.concatenate(
+        [events.numbers(fetches[name], null), events.numbers(appends[name], null)]
+    )
+
+
+def _of_a_second_leader(code: Array, epoch: Array, leader: Array, time: Array, seq: Array) -> Array:
+    """Whether a row is of another leader than the first of its epoch."""
+    order = np.lexsort((seq, time, epoch, code))
+    is_first = np.ones(len(order), np.bool_)
+    before, after = order[:-1], order[1:]
+    is_first[1:] = (code[before] != code[after]) | (epoch[before] != epoch[after])
+    first = order[is_first][np.cumsum(is_first) - 1] if len(order) else order
+    is_second = np.zeros(len(order), np.bool_)
+    is_second[order] = leader[order] != leader[first]
+    return is_second
+
+
+def _told(found: dict[str, Array], topics: Array, partitions: Array) -> pa.Table:
+    rows = []
+    for problem, codes in found.items():
+        for code, count in zip(*np.unique(codes, return_counts=True), strict=True):
+            rows.append(
+                {
+                    "topic": topics[code],
+                    "partition": int(partitions[code]),
+                    "problem": problem,
+                    "rows": int(count),
+                }
+            )
+    return pa.Table.from_pylist(rows, schema=to_arrow_schema(PROBLEMS))

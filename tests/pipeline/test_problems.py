@@ -1,0 +1,76 @@
+"""What is wrong with tables is counted, and what is missing is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from recorded_tables import Tables, arrow
+
+from insync.pipeline.events import BadTables, shard
+from insync.pipeline.problems import COLUMNS, count_problems
+from insync.pipeline.scenarios import Asked
+from insync.rules.refusals import BadSetting
+
+
+def row(at_ms: int, seq: int | None, **other: object) -> dict[str, object]:
+    named = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 3}
+    return named | {"at_ms": at_ms, "seq": seq} | other
+
+
+def append(at_ms: int, seq: int | None, end: int, **other: object) -> dict[str, object]:
+    return row(at_ms, seq, base_offset=end - 1, end_offset=end, bytes=1, **other)
+
+
+def fetch(at_ms: int, seq: int | None, **other: object) -> dict[str, object]:
+    usual: dict[str, object] = {"follower": 2, "offset": 0, "leader_end_low": 0}
+    return row(at_ms, seq, **(usual | other))
+
+
+def counted(fetches: list[dict[str, object]], appends: list[dict[str, object]]) -> dict[str, int]:
+    tables: Tables = {"fetches": fetches, "appends": appends}
+    told = arrow(tables)
+    found = count_problems({name: told[name].select(list(COLUMNS[name])) for name in COLUMNS})
+    assert {(one["topic"], one["partition"]) for one in found.to_pylist()} <= {("t", 0)}
+    return {one["problem"]: one["rows"] for one in found.to_pylist()}
+
+
+def test_good_tables_have_none() -> None:
+    assert (
+        counted([fetch(11, 1), fetch(12, 3, read_ms=4)], [append(10, 0, 1), append(11, 2, 2)]) == {}
+    )
+    assert counted([], []) == {}
+
+
+def test_a_second_leader_in_an_epoch() -> None:
+    appends = [append(10, 0, 1), append(30, 1, 2), append(20, 0, 2, leader=4)]
+    assert counted([], appends) == {"two leaders in one epoch": 1}
+
+
+def test_rows_seen_twice_and_gaps() -> None:
+    appends = [append(10, 0, 1), append(10, 0, 1), append(20, 5, 2)]
+    assert counted([], appends) == {"seen twice": 1, "numbers are missing": 1}
+
+
+def test_time_that_runs_backwards() -> None:
+    assert counted([fetch(5, 1)], [append(10, 0, 1)]) == {"time runs backwards": 1}
+
+
+def test_fetches_that_cannot_be_judged() -> None:
+    fetches = [fetch(1, None, leader_end_low=None), fetch(2, None, follower=1)]
+    assert counted(fetches, []) == {"leader's end unknown": 1, "a leader's own fetch": 1}
+
+
+def test_missing_columns_are_refused_by_name() -> None:
+    told = arrow({})
+    with pytest.raises(BadTables, match="fetches has no column offset, repeats"):
+        shard(told["fetches"].drop(["offset", "repeats"]), told["appends"], None, None)
+    with pytest.raises(BadTables, match="appends has no column end_offset"):
+        shard(told["fetches"], told["appends"].drop(["end_offset"]), None, None)
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    with pytest.raises(BadSetting, match="fastest"):
+        Asked(policies=["fastest"])
+    with pytest.raises(BadSetting, match="at least 1"):
+        Asked(lag_time_max_ms=[0])
+    with pytest.raises(BadSetting, match="0 scenarios"):
+        Asked(policies=[])
