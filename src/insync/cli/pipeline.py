@@ -448,7 +448,8 @@ def _spark(
         try:
             yield spark, say
         except (PySparkException, Py4JError) as error:
-            raise SparkFailed(in_a_line(error)) from None
+            more = "" if log else " (--spark-log FILE keeps all that Spark says)"
+            raise SparkFailed(in_a_line(error) + more) from None
 
 
 def _settings(given: list[str]) -> dict[str, str]:

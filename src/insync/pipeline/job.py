@@ -42,6 +42,7 @@ class Done:
     rows: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     findings: Findings | None = None
+    seconds: DataFrame | None = None  # the telemetry table `throttle`, where it was recorded
     report: str | None = None
 
 
@@ -72,6 +73,7 @@ def run(
     }
     tables = read_tables(spark, folder, needed=sorted(needed))
     done.notes += tables.notes
+    done.seconds = tables.frames.get("throttle")
     inputs = Inputs(spark=spark, folder=folder, telemetry=tables.frames, results=done.results)
     for name, options in steps.items():
         if not only and STEPS[name].is_optional and not _has(tables, STEPS[name].needs):
@@ -91,11 +93,9 @@ def draw(job: Job, done: Done) -> None:
     from insync.pipeline.report import Tables, report  # noqa: PLC0415 - for those who want one
 
     path = Path(job.out, "report.html")
-    shown = ("episodes", "lag", "what_if", "throttle", "health")
-    made = {name: done.results[name] for name in shown if name in done.results}
-    headline = done.results["recommendation"].where("is_headline").first()
-    sentence = None if headline is None else str(headline["reason"])
-    path.write_text(report(Tables(**made), recommendation=sentence), encoding="utf-8")
+    made = {name: done.results[name] for name in STEPS if name in done.results}
+    tables = Tables(**made, seconds=done.seconds)
+    path.write_text(report(tables), encoding="utf-8")
     done.report = str(path)
 
 
