@@ -13,11 +13,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from cluster_helpers import eventually
+from exported_tables import record
 from pyspark.sql import SparkSession
 from telemetry_topic import SETTINGS, Row, Topic, append_row
 
 from insync.pipeline import stream
 from insync.pipeline.files import BadSource, read_tables
+from insync.pipeline.lag import lag
 from insync.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
@@ -89,9 +91,34 @@ def test_blocks_that_come_twice_or_broken_or_late(
     assert (second["repeated_rows"], second["bad_blocks"]) == (36, 1)
     wanted = sorted(sent + new, key=lambda row: (row["partition"], row["seq"]))
     assert taken(out) == wanted
-    assert pq.read_table(out / "problems").column("error").to_pylist() == ["its key is no label"]
+    assert pq.read_table(out / "bad_blocks").column("error").to_pylist() == ["its key is no label"]
     # What a stream wrote is a source like any other.
     assert read_tables(spark, str(out), needed=["appends"]).frames["appends"].count() == 35
+
+
+def test_lag_is_told_up_to_the_watermark(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """As the batch tells it of the same rows, bucket by bucket, each once."""
+    topic, out, tables = Topic(cluster), tmp_path / "out", record()
+    for at in range(0, 400, 100):
+        for name in ("appends", "fetches"):
+            topic.block(0, name, tables[name][at : at + 100])
+    asked = stream.LagAsked(bucket_ms=1_000, late_ms=2_500)
+    query, appender = stream.start(
+        spark, bootstrap=cluster.bootstrap, out=str(out), lag=asked,
+        options={"maxBlocksPerTrigger": "3"},
+    )  # fmt: skip
+    assert query.awaitTermination(int(WITHIN_S))
+    latest_ms = max(row["at_ms"] for name in ("appends", "fetches") for row in tables[name])
+    watermark_ms = (latest_ms - 2_500) // 1_000 * 1_000
+    assert appender.summary()["lag_until_ms"] == watermark_ms
+    frames = read_tables(spark, str(out), needed=["fetches"]).frames
+    whole = lag(frames["fetches"], frames["appends"], bucket_ms=1_000).collect()
+    wanted = [row.asDict() for row in whole if row["bucket_at_ms"] < watermark_ms]
+    told = pq.read_table(out / "lag").drop_columns(["batch"]).to_pylist()
+    assert told
+    assert sorted(told, key=str) == sorted(wanted, key=str)
 
 
 def test_a_folder_with_other_tables_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:

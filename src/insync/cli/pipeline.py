@@ -204,7 +204,9 @@ def health(
 ) -> Answer:
     """A line per topic and broker, for people who look once a day."""
     wanted = Wanted(source, out, master, conf, spark_log, form, overwrite, as_json)
-    return _steps(wanted, {"episodes": {}, "lag": {}, "throttle": {}, "health": {}})
+    return _steps(
+        wanted, {"episodes": {}, "lag": {}, "throttle": {}, "health": {}}, optional=["throttle"]
+    )
 
 
 @app.command()
@@ -244,7 +246,7 @@ def report(
         "recommendation": {},
         "health": {},
     }
-    return _steps(wanted, steps, with_report=True)
+    return _steps(wanted, steps, optional=["throttle"], with_report=True)
 
 
 @app.command()
@@ -338,12 +340,19 @@ def _raw(spark: SparkSession, job: Job, say: Say) -> Done:
 
 
 def _steps(
-    wanted: Wanted, steps: Mapping[str, Mapping[str, Any]], *, with_report: bool = False
+    wanted: Wanted,
+    asked: Mapping[str, Mapping[str, Any]],
+    *,
+    optional: Iterable[str] = (),
+    with_report: bool = False,
 ) -> Answer:
+    """The tables asked for, and what is wrong with those that they are made of."""
+    steps = {"problems": {}, **asked}
+
     def work(spark: SparkSession, job: Job, say: Say) -> Done:
         from insync.pipeline.job import draw, run  # noqa: PLC0415
 
-        done = run(spark, job, steps, say=say)
+        done = run(spark, job, steps, optional=optional, say=say)
         if with_report:
             say("drawing the report")
             draw(job, done)
@@ -470,7 +479,7 @@ def _view(job: Job, done: Done) -> RenderableType:
 
     parts: list[RenderableType] = []
     for name, step in STEPS.items():
-        if name not in done.results:
+        if name not in done.results or name == "problems":  # which are among the notes
             continue
         rows = step.summary(done.results[name])
         table = Table(title=name, title_justify="left", box=None)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from insync.client.admin_connections import BadAddress, parse_bootstrap
 from insync.pipeline import output
@@ -58,30 +59,41 @@ def run(
     job: Job,
     steps: Mapping[str, Options],
     *,
+    optional: Iterable[str] = (),
     say: Say = lambda _: None,
 ) -> Done:
-    """Make each table asked for, in this order; its options are those of what makes it."""
+    """Make each table asked for, in this order; its options are those of what makes it.
+
+    One that is optional is left out, and said to be, where nothing of it was recorded.
+    """
     check(job, steps)
     done = Done()
     from_brokers = is_bootstrap(job.source)
     folder = f"{job.out}/{RAW}" if from_brokers else job.source
     if from_brokers:
         _fetch(spark, job, f"{RAW}/", done, say)
-    only = len(steps) == 1  # what was asked for alone is not left out
-    needed = {
-        name for step in steps for name in STEPS[step].needs if only or not STEPS[step].is_optional
-    }
+    needed = {name for step in steps if step not in optional for name in STEPS[step].needs}
     tables = read_tables(spark, folder, needed=sorted(needed))
     done.notes += tables.notes
     done.seconds = tables.frames.get("throttle")
     inputs = Inputs(spark=spark, folder=folder, telemetry=tables.frames, results=done.results)
     for name, options in steps.items():
-        if not only and STEPS[name].is_optional and not _has(tables, STEPS[name].needs):
+        if name in optional and not _has(tables, STEPS[name].needs):
             done.notes.append(f"no table {name}: nothing of it was recorded")
             continue
         say(f"making {name}")
         _write(spark, STEPS[name].make(inputs, options), job, name, done)
+    if "problems" in done.results:
+        done.notes += _problems(done.results["problems"])
     return done
+
+
+def _problems(found: DataFrame) -> list[str]:
+    totals = found.groupBy("problem").agg(F.sum("rows").alias("rows"), F.count("*").alias("places"))
+    return [
+        f"{row['problem']}: {row['rows']} rows in {row['places']} partitions"
+        for row in totals.orderBy("problem").collect()
+    ]
 
 
 def _has(tables: Tables, names: Iterable[str]) -> bool:
@@ -93,7 +105,8 @@ def draw(job: Job, done: Done) -> None:
     from insync.pipeline.report import Tables, report  # noqa: PLC0415 - for those who want one
 
     path = Path(job.out, "report.html")
-    made = {name: done.results[name] for name in STEPS if name in done.results}
+    drawn = [name for name in STEPS if name in done.results and name != "problems"]
+    made = {name: done.results[name] for name in drawn}
     tables = Tables(**made, seconds=done.seconds)
     path.write_text(report(tables), encoding="utf-8")
     done.report = str(path)

@@ -38,11 +38,18 @@ class Step:
     needs: tuple[str, ...] = ()  # telemetry that must have rows
     shows: tuple[str, ...] = ()  # columns of the summary on the terminal; usually all
     where: str = "true"  # rows of the summary
-    is_optional: bool = False  # for reports: left out, with a note, where its telemetry is missing
 
     def summary(self, rows: DataFrame) -> DataFrame:
         shown = rows.where(self.where)
         return shown.select(*self.shows) if self.shows else shown
+
+
+def _problems(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.problems import problems, problems_exported  # noqa: PLC0415
+
+    if is_exported(inputs.folder):
+        return problems_exported(inputs.spark, inputs.folder)
+    return problems(inputs.telemetry["fetches"], inputs.telemetry["appends"])
 
 
 def _lag(inputs: Inputs, options: Options) -> DataFrame:
@@ -116,6 +123,7 @@ def is_exported(folder: str) -> bool:
 
 
 STEPS: Final[dict[str, Step]] = {
+    "problems": Step(make=_problems),
     "lag": Step(make=_lag, needs=("fetches",)),
     "episodes": Step(
         make=_episodes,
@@ -136,6 +144,6 @@ STEPS: Final[dict[str, Step]] = {
         make=_recommendation,
         shows=("policy", "lag_max_messages", "half_period_check", "lag_time_max_ms", "reason"),
     ),
-    "throttle": Step(make=_throttle, needs=("throttle",), is_optional=True),
+    "throttle": Step(make=_throttle, needs=("throttle",)),
     "health": Step(make=_health, needs=("fetches",)),
 }  # fmt: skip

@@ -7,7 +7,7 @@ folders are replaced: nothing is lost or repeated, and any reader of Parquet can
 A row that was published twice may come in two batches. It is the same to the last value, its time
 included: what a batch brings is compared with the earlier batches whose times overlap its own, and
 `OUT/batches` knows their times. So nothing is remembered but what was written, and no row is too
-late. `OUT/problems` has a row for every block that could not be read.
+late. `OUT/bad_blocks` has a row for every block that could not be read.
 
 `OUT/lag` is told once, up to a watermark: the latest time in `fetches` and `appends` less what rows
 may be late (`late_ms`), cut to whole buckets. `OUT/batches` states it, as the end of `lag`. A row
@@ -60,9 +60,9 @@ class Written:
     at_ms_min: int | None
     at_ms_max: int | None
 
-    def overlaps(self, first_ms: int, last_ms: int) -> bool:
-        if self.at_ms_min is None or self.at_ms_max is None:
-            return False
+    def overlaps(self, first_ms: int | None, last_ms: int | None) -> bool:
+        if self.at_ms_min is None or self.at_ms_max is None or first_ms is None or last_ms is None:
+            return False  # one of them has no rows
         return self.at_ms_min <= last_ms and first_ms <= self.at_ms_max
 
 
@@ -124,7 +124,7 @@ class Appender:
         if count:
             self.problems += count
             bad = blocks.where(F.col("error").isNotNull()).drop("data", "dropped")
-            output.write(bad, self._path("problems", number), may_overwrite=True)
+            output.write(bad, self._path("bad_blocks", number), may_overwrite=True)
 
     def _append(self, blocks: DataFrame, name: str, number: int) -> Written:
         path = self._path(name, number)
@@ -141,12 +141,15 @@ class Appender:
         written = self._spark.read.parquet(path)
         new, first_ms, last_ms = _extent(written)
         told_ms = self._watermark(before=number)
-        is_late = name in NUMBERED and told_ms is not None and new and first_ms < told_ms
+        late = 0
+        is_told = told_ms is not None and first_ms is not None and first_ms < told_ms
+        if name in NUMBERED and is_told:
+            late = written.where(F.col("at_ms") < F.lit(told_ms)).count()
         return Written(
             table=name,
             rows=new,
             repeated=came - new,
-            late=written.where(F.col("at_ms") < told_ms).count() if is_late else 0,
+            late=late,
             at_ms_min=first_ms,
             at_ms_max=last_ms,
         )
@@ -224,7 +227,8 @@ class Appender:
         return f"{self._out}/{table}/batch={number}"
 
 
-def _extent(rows: DataFrame) -> tuple[int, int, int]:
+def _extent(rows: DataFrame) -> tuple[int, int | None, int | None]:
+    """How many rows, and the first and last time in them."""
     found = rows.agg(F.count("*"), F.min("at_ms"), F.max("at_ms")).first()
     assert found is not None, "an aggregate has a row"
     count, first_ms, last_ms = found
