@@ -113,6 +113,7 @@ class Appender:
             self.batches[number] = [
                 self._append(blocks, name, number) for name in TELEMETRY if found.get((name, False))
             ]
+        self.batches[number] += self._tell_lag(number)
         rows = [tuple(asdict(each).values()) for each in self.batches[number]]
         told = self._spark.createDataFrame(rows, BATCHES).coalesce(1)
         output.write(told, self._path("batches", number), may_overwrite=True)
