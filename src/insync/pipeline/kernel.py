@@ -27,7 +27,9 @@ NONE: Final = -(2**61)  # for a time or an offset that is not there
 MESSAGES, LAG_BEGIN, CAUGHT_UP, TRUE_LAG, PENDING_READS = range(len(POLICY_NAMES))
 
 # A scenario.
-P_POLICY, P_LIMIT, P_MESSAGES, P_HALF, P_HOLDS, P_WAIT, P_MINIMUM, P_FIELDS = range(8)
+(
+    P_POLICY, P_LIMIT, P_MESSAGES, P_HALF, P_HOLDS, P_WAIT, P_MINIMUM, P_IS_PLAIN, P_FIELDS,
+) = range(9)  # fmt: skip
 
 # An event: what, when, and the numbers of its row.
 FETCH, APPEND, BEGAN, FAILED = 0, 1, 2, 3
@@ -110,6 +112,10 @@ def set_due(f: Array, g: Array, p: Array, entries: Array, who: int) -> None:
     if who == g[G_LEADER]:
         f[who, F_DUE] = ALWAYS
         return
+    if p[P_IS_PLAIN] and f[who, F_IN] and not f[who, F_GRACED]:  # as below, without its calls
+        is_level = f[who, F_END] == g[G_END]
+        f[who, F_DUE] = ALWAYS if is_level else max(f[who, F_CAUGHT_UP] + p[P_LIMIT] + 1, now)
+        return
     if not f[who, F_IN]:
         at = ALWAYS
         if f[who, F_END] >= g[G_START]:
@@ -150,7 +156,7 @@ def advance_watermark(f: Array, g: Array, p: Array, entries: Array) -> None:
     for who in range(f.shape[0]):
         if who == g[G_LEADER] or f[who, F_END] >= lowest:
             continue
-        if counts(f, g, p, entries, who):
+        if f[who, F_IN] or counts(f, g, p, entries, who):
             lowest = f[who, F_END]
             if lowest <= g[G_WATERMARK]:
                 return
