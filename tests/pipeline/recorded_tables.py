@@ -55,8 +55,9 @@ def _partition(draw: st.DrawFn, tables: Tables, topic: str, number: int) -> None
                 "seq": seq if has_seq else None,
             }
             tables[name].append(row | named)
-            if has_seq and draw(st.integers(0, 12)) == 0:
-                tables[name].append(row | named)
+            if has_seq and draw(st.integers(0, 12)) == 0:  # again, or its number once more
+                later_ms = draw(st.sampled_from((0, 0, 40)))
+                tables[name].append(row | named | {"at_ms": row["at_ms"] + later_ms})
         at_ms += draw(st.sampled_from((0, 1, 90, 2_000))) - draw(st.sampled_from((0, 0, 20)))
     for name in ("fetches", "appends"):
         if draw(st.integers(0, 4)) == 0:
