@@ -97,6 +97,7 @@ def main(
     data: Annotated[Path | None, typer.Option(help="keep the made-up data here")] = None,
     *,
     peer: bool = True,
+    many: Annotated[bool, typer.Option(help="also 5 policies x 8 limits")] = True,
 ) -> None:
     folder = (
         data or Path(tempfile.gettempdir())
@@ -109,7 +110,8 @@ def main(
     figures["session_s"] = perf_counter() - began
     figures["first"] = run_what_if(spark, folder, many=False)
     figures["warm"] = [run_what_if(spark, folder, many=False) for _ in range(3)]
-    figures["40 scenarios"] = [run_what_if(spark, folder, many=True) for _ in range(2)]
+    if many:
+        figures["40 scenarios"] = [run_what_if(spark, folder, many=True) for _ in range(2)]
     spark.stop()
     if peer:
         figures["duckdb"] = [duckdb_replay(folder) for _ in range(2)]

@@ -77,10 +77,10 @@ def _fetches(  # noqa: PLR0917
     stuck = np.zeros(each, np.bool_)
     if random.random() < TROUBLED:
         for _ in range(random.integers(1, 5)):
-            first_ms = random.integers(0, span_ms)
-            last_ms = first_ms + random.integers(500, 60_000)
+            first_ms = int(random.integers(0, span_ms))
+            last_ms = first_ms + int(random.integers(500, 60_000))
             if random.random() < SILENT:
-                at[(at > first_ms) & (at < last_ms)] = int(min(last_ms, span_ms))
+                at[(at > first_ms) & (at < last_ms)] = min(last_ms, span_ms)
             else:
                 stuck |= (at > first_ms) & (at < last_ms)
     known = np.concatenate([[0], ends])
