@@ -227,7 +227,8 @@ def _cause(episode: Row, change: Row, own: Columns) -> str:
 def _heard_ms(rows: Columns, left_ms: int) -> Column:
     """When effective fetches were made; of merged ones, the last before it left."""
     took_effect = (rows["is_ok"] != 0) & (rows["ended_ms"] <= left_ms)
-    return np.minimum(rows["last_at_ms"], left_ms)[took_effect]
+    heard_ms: Column = np.minimum(rows["last_at_ms"], left_ms)[took_effect]
+    return heard_ms
 
 
 def _would_hold(own: Columns, left_ms: int) -> bool:

@@ -1,0 +1,115 @@
+"""Health in words, and the report cut down from tables: both from one made-up record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from episodes_oracle import Partition
+from episodes_oracle import episodes as expected_episodes
+from frames import as_frames
+from made_up_telemetry import Tables as Record
+from made_up_telemetry import made_up
+from pyspark.sql import DataFrame, SparkSession
+
+from insync.pipeline.episodes import SCHEMA as EPISODES
+from insync.pipeline.health import SCHEMA, health
+from insync.pipeline.report import PAGE_BYTES_MAX, Tables, render
+from insync.pipeline.report.points import COLUMNS_MAX, REPLICAS_MAX, ROWS_MAX, SERIES_MAX, collect
+
+pytestmark = pytest.mark.process
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return made_up(3, partitions=90)
+
+
+@pytest.fixture(scope="module")
+def lived(spark: SparkSession, record: Record) -> dict[str, DataFrame]:
+    rows = [tuple(row[name] for name in EPISODES.names) for row in expected_episodes(record)]
+    tables = as_frames(spark, record)
+    return tables | {"episodes": spark.createDataFrame(rows, EPISODES)}
+
+
+def lag_rows(record: Record) -> list[Row]:
+    places = sorted(
+        {(row["topic"], row["partition"], row["follower"]) for row in record["fetches"]}
+    )
+    return [
+        {"topic": topic, "partition": partition, "follower": follower}
+        | {"bucket_at_ms": 1_700_000_000_000 + 10_000 * bucket}
+        | {f"lag_{unit}_max": 100 * partition + bucket for unit in ("ms", "messages", "bytes")}
+        for topic, partition, follower in places
+        for bucket in range(9)
+    ]
+
+
+def test_a_line_for_each(spark: SparkSession, record: Record, lived: dict[str, DataFrame]) -> None:
+    names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs")
+    lag = spark.createDataFrame(lag_rows(record))
+    frame = health(**{name: lived[name] for name in names}, lag=lag)
+    assert frame.schema.names == SCHEMA.names
+    found = {(row["level"], row["name"]): row for row in frame.collect()}
+    episodes = expected_episodes(record)
+    topics = {row["topic"] for row in record["appends"]}
+    brokers = {row["leader"] for row in record["appends"]}
+    brokers |= {row["follower"] for row in record["fetches"]}
+    assert {name for level, name in found if level == "topic"} == topics
+    assert {name for level, name in found if level == "broker"} == {str(each) for each in brokers}
+    for topic in topics:
+        own = [row for row in episodes if row["topic"] == topic]
+        line = found["topic", topic]
+        assert line["episodes"] == len(own)
+        assert line["out_ms"] == sum(row["out_ms"] or 0 for row in own)
+        assert line["open_episodes"] == sum(row["ending"] == "open" for row in own)
+        assert line["under_min_isr_ms"] == under_min_isr_ms(record, topic)
+        partitions = {row["partition"] for row in record["fetches"] if row["topic"] == topic}
+        assert line["lag_ms_max"] == 100 * max(partitions) + 8
+        is_bad = line["open_episodes"] or line["under_min_isr_ms"]
+        assert line["word"] == ("act" if is_bad else "look" if own else line["word"])
+    for broker in brokers:
+        own = [row for row in episodes if row["follower"] == broker]
+        assert found["broker", str(broker)]["episodes"] == len(own)
+        stalls = {
+            (row["at_ms"], row["stall_ms"]) for row in record["stalls"] if row["broker"] == broker
+        }
+        assert found["broker", str(broker)]["stall_ms"] == sum(length for _, length in stalls)
+
+
+def under_min_isr_ms(record: Record, topic: str) -> int:
+    ends = [row["at_ms"] for row in (*record["isr"], *record["appends"])]
+    end_ms = max(ends + [row["last_at_ms"] for row in record["fetches"]])
+    under_ms = 0
+    for partition in {row["partition"] for row in record["isr"] if row["topic"] == topic}:
+        own = {
+            name: [row for row in rows if row.get("partition") == partition]
+            for name, rows in record.items()
+        } | {"configs": record["configs"]}
+        under_ms += Partition(own, topic, partition, end_ms)._under_min_isr(0, 2**62)
+    return under_ms
+
+
+def test_a_report_is_cut_down(
+    spark: SparkSession, record: Record, lived: dict[str, DataFrame]
+) -> None:
+    lag = spark.createDataFrame(lag_rows(record))
+    points = collect(Tables(episodes=lived["episodes"], lag=lag, seconds=lived["throttle"]))
+    episodes = expected_episodes(record)
+    assert points.episodes is not None
+    assert points.timeline is not None
+    assert points.lag is not None
+    assert points.seconds is not None
+    assert points.summary["episodes"] == len(episodes) > REPLICAS_MAX
+    assert len(points.episodes) == min(ROWS_MAX, len(episodes))
+    assert len(points.timeline["replicas"]) == REPLICAS_MAX
+    assert len(points.lag["series"]) == SERIES_MAX
+    assert points.lag["series"][0]["ms"] == [100 * 89 + bucket for bucket in range(9)]
+    assert points.lag["series"][-1]["name"] == "all others"
+    assert len(points.seconds) == 8
+    assert all(len(each["at_ms"]) <= COLUMNS_MAX for each in points.seconds)
+    page = render(points, title="t", recommendation=None)
+    assert len(page.encode()) < PAGE_BYTES_MAX
+    assert "&lt;went&gt;" not in page  # reasons stay in the table
+    assert page.count("Not recorded.") == 2
