@@ -100,3 +100,68 @@ def test_whatever_happened(seed: int) -> None:
 
 def test_a_partition_of_which_nothing_is_told() -> None:
     assert list(episodes_of(Told(record_end_ms=0))) == []
+
+
+# The edges, which chance seldom meets.
+
+LIMIT_MS = 1_000
+CHANGE = {
+    "follower": 2, "leader": 1, "leader_epoch": 0, "reason": "", "policy": "caught-up",
+    "lag_time_max_ms": LIMIT_MS, "min_isr": 1, "held_back_ms_before": 0, "decided_by": "leader",
+    "decided_at_ms": None, "replica_end": None, "leader_end": None, "caught_up_at_ms": 4_000,
+}  # fmt: skip
+
+
+def change(at_ms: int, number: int, kind: str, **more: Any) -> Row:
+    before, after = ([1, 2], [1]) if kind == "shrink" else ([1], [1, 2])
+    told = {"at_ms": at_ms, "number": number, "change": kind}
+    return CHANGE | told | {"isr_before": before, "isr_after": after} | more
+
+
+def fetched(**row: int) -> dict[str, np.ndarray[Any, Any]]:
+    usual = {name: 0 for name in FETCH_COLUMNS} | {"follower": 2, "is_ok": 1}
+    found = usual | row
+    return columns([found | {"last_at_ms": found["at_ms"]}], FETCH_COLUMNS)
+
+
+@pytest.mark.parametrize(("heard_at_ms", "cause"), [(9_000, "slow"), (8_999, "stuck")])
+def test_a_fetch_exactly_the_limit_ago_is_in_time(heard_at_ms: int, cause: str) -> None:
+    told = Told(
+        record_end_ms=20_000,
+        changes=[change(10_000, 1, "shrink")],
+        fetches=fetched(at_ms=heard_at_ms),
+    )
+    (episode,) = episodes_of(told)
+    assert episode["cause"] == cause
+    assert episode["began_at_ms"] == (4_000 if cause == "slow" else heard_at_ms)
+    assert (episode["ending"], episode["out_ms"]) == ("open", 10_000)
+
+
+@pytest.mark.parametrize(("read_ms", "cause"), [(500, "leader-slow-reads"), (499, "slow")])
+def test_half_of_the_limit_in_reads_is_the_leaders_doing(read_ms: int, cause: str) -> None:
+    told = Told(
+        record_end_ms=20_000,
+        changes=[change(10_000, 1, "shrink")],
+        fetches=fetched(at_ms=9_500, read_ms=read_ms),
+    )
+    assert [episode["cause"] for episode in episodes_of(told)] == [cause]
+
+
+@pytest.mark.parametrize(("held_ms", "cause"), [(500, "throttled"), (499, "stuck")])
+def test_held_back_for_half_of_the_limit_is_the_throttles_doing(held_ms: int, cause: str) -> None:
+    changes = [change(10_000, 1, "shrink", held_back_ms_before=held_ms)]
+    told = Told(record_end_ms=20_000, changes=changes)
+    assert [episode["cause"] for episode in episodes_of(told)] == [cause]
+
+
+@pytest.mark.parametrize(("again_at_ms", "flaps"), [(12_000, [2, 2]), (12_001, [1, 1])])
+def test_leaving_again_within_the_limit_is_the_same_group(
+    again_at_ms: int, flaps: list[int]
+) -> None:
+    changes = [
+        change(10_000, 1, "shrink"),
+        change(11_000, 2, "expand"),
+        change(again_at_ms, 3, "shrink"),
+    ]
+    found = list(episodes_of(Told(record_end_ms=20_000, changes=changes)))
+    assert [episode["flaps"] for episode in found] == flaps
