@@ -119,7 +119,7 @@ def change(at_ms: int, number: int, kind: str, **more: Any) -> Row:
 
 
 def fetched(**row: int) -> dict[str, np.ndarray[Any, Any]]:
-    usual = {name: 0 for name in FETCH_COLUMNS} | {"follower": 2, "is_ok": 1}
+    usual = dict.fromkeys(FETCH_COLUMNS, 0) | {"follower": 2, "is_ok": 1}
     found = usual | row
     return columns([found | {"last_at_ms": found["at_ms"]}], FETCH_COLUMNS)
 
