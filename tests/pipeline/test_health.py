@@ -69,6 +69,8 @@ def test_a_line_for_each(spark: SparkSession, record: Record, lived: dict[str, D
         assert line["lag_ms_max"] == 100 * max(partitions) + 8
         is_bad = line["open_episodes"] or line["under_min_isr_ms"]
         assert line["word"] == ("act" if is_bad else "look" if own else line["word"])
+        times = "once" if len(own) == 1 else f"{len(own)} times"
+        assert not own or f"out of sync {times}, for " in line["reason"]
     for broker in brokers:
         own = [row for row in episodes if row["follower"] == broker]
         assert found["broker", str(broker)]["episodes"] == len(own)

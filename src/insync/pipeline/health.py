@@ -211,42 +211,42 @@ def _reasons() -> Column:
     """Worst first."""
 
     def seconds(name: str) -> Column:
-        return F.format_number(F.col(name) / 1_000, 1)
+        return F.concat(F.format_number(F.col(name) / 1_000, 1), F.lit(" s"))
+
+    def count(name: str, one: str, more: str) -> Column:
+        """`more` holds the number where it has a %d."""
+        many = F.format_string(more, F.col(name))
+        return F.when(F.col(name) == 1, F.lit(one)).otherwise(many)
 
     told = [
-        (F.col("open_episodes") > 0, [F.col("open_episodes"), F.lit(" still out of sync")]),
-        (F.col("under_min_isr_ms") > 0, [seconds("under_min_isr_ms"), F.lit(" s below min ISR")]),
+        ("open_episodes", count("open_episodes", "1 still out of sync", "%d still out of sync")),
+        ("under_min_isr_ms", F.concat(seconds("under_min_isr_ms"), F.lit(" below min ISR"))),
         (
-            F.col("bad_throttles") > 0,
-            [
-                F.lit("a throttle that cannot finish or is stuck ("),
-                F.col("bad_throttles"),
-                F.lit(")"),
-            ],
+            "bad_throttles",
+            count(
+                "bad_throttles", "a throttle that cannot finish", "%d throttles that cannot finish"
+            ),
         ),
         (
-            F.col("episodes") > 0,
-            [
-                F.lit("out of sync "),
-                F.col("episodes"),
-                F.lit(" times, "),
+            "episodes",
+            F.concat(
+                count("episodes", "out of sync once, for ", "out of sync %d times, for "),
                 seconds("out_ms"),
-                F.lit(" s"),
-            ],
+            ),
         ),
-        (F.col("flapping") > 0, [F.col("flapping"), F.lit(" of them in a row")]),
-        (
-            F.col("lag_ms_max") * 2 > F.col("limit_ms"),
-            [F.lit("lag up to "), seconds("lag_ms_max"), F.lit(" s")],
-        ),
-        (F.col("leader_changes") > 0, [F.col("leader_changes"), F.lit(" leader changes")]),
-        (
-            F.col("stall_ms") >= STALL_MS_SHOWN,
-            [F.lit("stood still for "), seconds("stall_ms"), F.lit(" s")],
-        ),
-        (
-            F.col("held_back_s") > 0,
-            [F.lit("throttle held replicas back for "), F.col("held_back_s"), F.lit(" s")],
-        ),
+        ("flapping", count("flapping", "1 of them in a row", "%d of them in a row")),
+        ("late", F.concat(F.lit("lag up to "), seconds("lag_ms_max"))),
+        ("leader_changes", count("leader_changes", "1 leader change", "%d leader changes")),
+        ("long_stall", F.concat(F.lit("stood still for "), seconds("stall_ms"))),
+        ("held_back_s", count("held_back_s", "held back for 1 s", "replicas held back for %d s")),
     ]
-    return F.array_compact(F.array(*(F.when(holds, F.concat(*words)) for holds, words in told)))
+    holds = {
+        "late": F.col("lag_ms_max") * 2 > F.col("limit_ms"),
+        "long_stall": F.col("stall_ms") >= STALL_MS_SHOWN,
+    }
+    said = (F.when(holds[name] if name in holds else _is_some(name), words) for name, words in told)
+    return F.array_compact(F.array(*said))
+
+
+def _is_some(name: str) -> Column:
+    return F.col(name) > 0

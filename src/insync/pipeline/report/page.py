@@ -250,7 +250,7 @@ _SPAN_HEADINGS: Final = (
 def _span_rows(points: Points) -> list[list[Cell]]:
     return [
         [
-            _number(row["broker"]),
+            _text(str(row["broker"]), "name"),
             _text(row["side"]),
             _measure(row["limit_bytes_per_s"], rate),
             _measure(row["use"], lambda use: f"{100 * use:.0f} %"),
@@ -345,7 +345,7 @@ def _episode_row(row: dict[str, Any]) -> list[Cell]:
         ),
         _measure(row["lag_ms"], duration),
         _measure(row["lag_messages"], lambda count: f"{count:,}"),
-        _number(row["leader"]),
+        _text(str(row["leader"])),
         _measure(row["under_min_isr_ms"], duration),
         _number(row["leader_changes"]),
         _number(row["flaps"]),
