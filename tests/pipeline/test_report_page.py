@@ -10,7 +10,7 @@ import pytest
 from made_up_points import HOSTILE, made_up_points
 
 from insync.pipeline.report import PAGE_BYTES_MAX, render
-from insync.pipeline.report.page import duration, rate
+from insync.pipeline.report.page import duration, in_a_sentence, rate
 from insync.pipeline.report.points import BARS_MAX, ROWS_MAX, Points
 
 
@@ -92,3 +92,20 @@ def test_rates_in_words() -> None:
     assert [rate(each) for each in (0, 999, 1_000, 12_345_678, 2e9)] == [
         "0 B/s", "999 B/s", "1 kB/s", "12.3 MB/s", "2 GB/s",
     ]  # fmt: skip
+
+
+def test_a_recommendation_is_a_sentence() -> None:
+    headline = {
+        "policy": "messages", "lag_max_messages": 4_000, "half_period_check": False,
+        "lag_time_max_ms": 5_000, "is_headline": True, "reason": "because",
+        "detection_ms_p99": 0, "watermark_stall_ms": 1_500, "under_min_isr_ms": None,
+        "running_detection_ms_p99": 0, "running_watermark_stall_ms": 20_000,
+        "running_under_min_isr_ms": None,
+    }  # fmt: skip
+    assert in_a_sentence(headline) == (
+        "Set replica.in.sync.policy=messages, replica.lag.max.messages=4000 and "
+        "replica.lag.time.max.ms=5000: because. It would have meant: a real lag noticed 0 s after "
+        "it passed the limit (p99); the watermark held up for 1.5 s, now 20 s."
+    )
+    on_kafka = headline | {"policy": "caught-up", "half_period_check": True}
+    assert in_a_sentence(on_kafka).startswith("Set replica.lag.time.max.ms=5000: because.")

@@ -24,10 +24,11 @@
     const span = to - from || 1;
     return (value) => low + ((value - from) / span) * (high - low);
   };
+  // Everything that is drawn is counted in whole numbers.
   const ticks = (high, count) => {
-    const raw = high / count;
+    const raw = Math.max(1, high / count);
     const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw);
+    const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw && Number.isInteger(each));
     const found = [];
     for (let value = 0; value <= high * 1.0001; value += step) found.push(value);
     return found;
@@ -264,7 +265,7 @@
     const { svg, width } = canvas(box, bottom + 40);
     const x = linear(Math.log(limits[0]), Math.log(limits[limits.length - 1]), left + 10, width - 14);
     const y = linear(0, highest * 1.05, bottom, top);
-    for (const value of ticks(highest, 4).filter((each) => column !== "false_evictions" || Number.isInteger(each))) {
+    for (const value of ticks(highest, 4)) {
       svg.append(line(left, y(value), width - 4, y(value), value ? "grid" : "axis"));
       svg.append(text(left - 8, y(value) + 4, words(value), { "text-anchor": "end" }));
     }

@@ -138,7 +138,7 @@ def in_a_sentence(headline: dict[str, Any]) -> str:
         told = f"Set replica.lag.time.max.ms={headline['lag_time_max_ms']}"
     costs = []
     for name, words in (
-        ("detection_ms_p99", "a real lag noticed after {} (p99)"),
+        ("detection_ms_p99", "a real lag noticed {} after it passed the limit (p99)"),
         ("watermark_stall_ms", "the watermark held up for {}"),
         ("under_min_isr_ms", "{} below min ISR"),
     ):
