@@ -11,9 +11,10 @@ without a limit, ends a span. A span is how a move looks from here: throttles be
   `safe`, `cannot-finish` (T <= IN) or `starves-clients` (T >= N - IN/R). N, the network's rate, is
   nowhere in the telemetry: where the caller does not give it, only the lower bound is judged, and a
   limit above it is `above-inbound`. Where inbound is unknown, so is the verdict.
-- `estimated_ms`, KIP-73's question 1: what was to be copied when the span began over (T - IN), null
-  when that never ends. `real_ms`: from the span's first second to the first with nothing left to
-  copy, null if that never came. Both are null where the lag is not recorded.
+- `estimated_ms`, KIP-73's question 1: what was to be copied when copying began (the span's first
+  lag above 0, which a leader may learn of a second late) over (T - IN), null when that never ends.
+  `real_ms`: from the span's first second to the first after that with nothing left to copy, null if
+  that never came. Both are null where the lag is not recorded: only leaders know it.
 - `progress` at the span's end: `done`, `moving`, or `stuck` (no new low of the lag for
   `PATIENCE_MS`).
 
@@ -110,16 +111,22 @@ def _spans(seconds: DataFrame) -> DataFrame:
     opens = F.when(goes_on, 0).otherwise(1)
     lag_bytes = F.col("replica_lag_bytes")
     begins = F.min("at_ms").over(W.partitionBy("broker", "side", "span"))
+    copies_from = F.min(F.when(lag_bytes > 0, F.col("at_ms"))).over(
+        W.partitionBy("broker", "side", "span")
+    )
     last_of_side = F.max("at_ms").over(W.partitionBy("broker", "side"))
     has_lag = lag_bytes.isNotNull()
+    is_copying = F.col("at_ms") >= F.col("copies_from_ms")
+    is_done = is_copying & (lag_bytes == 0)
     summed = (
         # A second that was published twice is one second.
         seconds.dropDuplicates(["broker", "side", "at_ms"])
         .withColumn("opens", opens)
         .withColumn("span", F.sum("opens").over(so_far))
+        .withColumn("last_of_side_ms", last_of_side)
         .where(F.col("limit_bytes_per_s").isNotNull())
         .withColumn("span_began_ms", begins)
-        .withColumn("last_of_side_ms", last_of_side)
+        .withColumn("copies_from_ms", F.coalesce(copies_from, begins))
         .groupBy("broker", "side", "span", "limit_bytes_per_s")
         .agg(
             F.min("at_ms").alias("began_at_ms"),
@@ -132,11 +139,12 @@ def _spans(seconds: DataFrame) -> DataFrame:
             F.count(F.when(F.col("held_back_partitions") > 0, 1)).alias("held_back_s"),
             F.max("held_back_partitions").alias("held_back_partitions_max"),
             F.max("bytes_in").alias("bytes_in_per_s_max"),
-            F.min_by(lag_bytes, F.when(has_lag, F.col("at_ms"))).alias("lag_bytes_first"),
+            F.min_by(lag_bytes, F.when(has_lag & is_copying, F.col("at_ms"))).alias(
+                "lag_bytes_first"
+            ),
             F.max_by(lag_bytes, F.when(has_lag, F.col("at_ms"))).alias("lag_bytes_last"),
-            F.min(F.when(has_lag, F.struct(lag_bytes, "at_ms"))).alias("low"),
-            F.max(F.when(has_lag, F.col("at_ms"))).alias("lag_last_at_ms"),
-            F.min(F.when(lag_bytes == 0, F.col("at_ms") - F.col("span_began_ms"))).alias("real_ms"),
+            F.min(F.when(has_lag & is_copying, F.struct(lag_bytes, "at_ms"))).alias("low"),
+            F.min(F.when(is_done, F.col("at_ms") - F.col("span_began_ms"))).alias("real_ms"),
         )
     )
     rate = F.col("bytes") / F.col("seconds")
