@@ -9,10 +9,10 @@ included: what a batch brings is compared with the earlier batches whose times o
 `OUT/batches` knows their times. So nothing is remembered but what was written, and no row is too
 late. `OUT/bad_blocks` has a row for every block that could not be read.
 
-`OUT/lag` is told once, up to a watermark: the latest time in `fetches` and `appends` less what rows
-may be late (`late_ms`), cut to whole buckets. `OUT/batches` states it, as the end of `lag`. A row
-that comes later still is in its own table, is counted there as `late`, and is not in `lag`. A lag
-is followed back `history_ms`: beyond that it is told as at least so much.
+`OUT/lag` is told once, up to a watermark: the latest time in `fetches` less what rows of either
+table may be late (`late_ms`), cut to whole buckets. `OUT/batches` states it, as the end of `lag`.
+A row that comes later still is in its own table, is counted there as `late`, and is not in `lag`.
+A lag is followed back `history_ms`: beyond that it is told as at least so much.
 """
 
 from __future__ import annotations
@@ -175,10 +175,12 @@ class Appender:
             for part in parts
             if part.table in NUMBERED and part.at_ms_max is not None
         ]
-        if not seen:
+        latest_ms = max(
+            (part.at_ms_max or 0 for part in seen if part.table == FETCHES.name), default=0
+        )
+        if not latest_ms:
             return []
         bucket_ms = self._asked.bucket_ms
-        latest_ms = max(part.at_ms_max or 0 for part in seen)
         until_ms = (latest_ms - self._asked.late_ms) // bucket_ms * bucket_ms
         from_ms = self._watermark(before=number)
         if from_ms is None:
