@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from pyspark.sql import SparkSession
+from recorded_life import as_rows, live
 from recorded_tables import Tables, arrow, recorded
+from test_replay import everything
 
-from insync.pipeline.lag import COLUMNS, Lag
+from insync.pipeline.lag import COLUMNS, Lag, lag
 from insync.pipeline.oracle import APPEND, BEGAN, Epoch, histories
+from insync.pipeline.problems import count_problems, problems
 from insync.pipeline.schemas import LAG
 
 BUCKET_MS = 250
@@ -88,3 +92,15 @@ def test_lag_is_that_of_every_millisecond(tables: Tables) -> None:
     rows = sorted(found.to_pylist(), key=in_order)
     expected = sorted(millisecond_by_millisecond(tables), key=in_order)
     assert rows == [{name: row[name] for name in LAG.names} for row in expected]
+
+
+@pytest.mark.spark
+def test_spark_tells_the_same_of_a_recorded_life(spark: SparkSession) -> None:
+    told = arrow(as_rows(live(1, everything)))
+    frames = [spark.createDataFrame(told[name]) for name in ("fetches", "appends")]
+    shard = {name: told[name].select(list(COLUMNS[name])) for name in COLUMNS}
+    found = [row.asDict() for row in lag(*frames, bucket_ms=1_000).collect()]
+    assert found
+    assert sorted(found, key=in_order) == sorted(Lag(1_000)(shard).to_pylist(), key=in_order)
+    wrong = [row.asDict() for row in problems(*frames).collect()]
+    assert sorted(map(str, wrong)) == sorted(map(str, count_problems(shard).to_pylist()))
