@@ -20,7 +20,7 @@ from bench import report
 from bench.figures import FIGURES, Figure
 from bench.ratios import Samples
 from bench.sides import APACHE_KAFKA, INSYNC, Contender
-from bench.trials import FULL, QUICK, TRIALS, Scale, Seen
+from bench.trials import FULL, PAIRS_OF, QUICK, TRIALS, Scale, Seen, rival
 from insync.rules.refusals import Refusal
 from peers.apache_kafka import PeerUnavailable, classpath
 
@@ -42,9 +42,11 @@ class Record:
             self.values[contender.name][key][pair] = value
 
     def samples(self) -> dict[str, Samples]:
-        ours, theirs = self.values[INSYNC.name], self.values[APACHE_KAFKA.name]
         return {
-            figure.key: Samples(ours=ours[figure.key], theirs=theirs[figure.key])
+            figure.key: Samples(
+                ours=self.values[INSYNC.name][figure.key],
+                theirs=self.values[rival(figure.trial).name][figure.key],
+            )
             for figure in FIGURES
         }
 
@@ -59,38 +61,58 @@ def chosen_trials(only: str) -> list[str]:
     return [trial for trial in TRIALS if not wanted or trial in {known[name] for name in wanted}]
 
 
-def contenders(console: Console, *, with_kafka: bool) -> list[Contender]:
-    if not with_kafka:
-        return [INSYNC]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One trial, who takes part in it, and how often."""
+
+    trial: str
+    contenders: tuple[Contender, ...]
+    pairs: int
+
+
+def contests(
+    trials: Sequence[str], *, with_kafka: bool, pairs: int, is_quick: bool
+) -> list[Contest]:
+    """Insync beside what each trial compares it with; `pairs` 0 leaves their number to it."""
+    usual = PAIRS_QUICK if is_quick else PAIRS
+    return [
+        Contest(
+            trial=trial,
+            contenders=(
+                (INSYNC, rival(trial))
+                if with_kafka or rival(trial) is not APACHE_KAFKA
+                else (INSYNC,)
+            ),
+            pairs=pairs or (usual if is_quick else PAIRS_OF.get(trial, usual)),
+        )
+        for trial in trials
+    ]
+
+
+def has_kafka(console: Console) -> bool:
     try:
         classpath()
     except PeerUnavailable as refusal:
         console.print(f"[yellow]Insync alone, without ratios: {refusal}[/]")
-        return [INSYNC]
-    return [INSYNC, APACHE_KAFKA]
+        return False
+    return True
 
 
-def measure(
-    record: Record,
-    sides: Sequence[Contender],
-    trials: Sequence[str],
-    *,
-    pairs: int,
-    scale: Scale,
-    console: Console,
-) -> None:
+def measure(record: Record, contests: Sequence[Contest], *, scale: Scale, console: Console) -> None:
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=pairs * len(trials) * len(sides))
-        for pair in range(1, pairs + 1):
-            # Who goes first changes: the second finds caches and a disk that the first has used.
-            order = sides if pair % 2 else sides[::-1]
-            for trial in trials:
-                for contender in order:
-                    what = f"pair {pair} of {pairs}, {trial}, {contender.title}"
+        total = sum(each.pairs * len(each.contenders) for each in contests)
+        task = progress.add_task("", total=total)
+        for pair in range(1, max((each.pairs for each in contests), default=0) + 1):
+            for contest in contests:
+                if pair > contest.pairs:
+                    continue
+                # Who goes first changes: the second finds caches and a disk the first has used.
+                for contender in contest.contenders if pair % 2 else contest.contenders[::-1]:
+                    what = f"pair {pair} of {contest.pairs}, {contest.trial}, {contender.title}"
                     progress.update(task, description=what)
                     try:
-                        seen = TRIALS[trial](contender, scale)
+                        seen = TRIALS[contest.trial](contender, scale)
                     except (Refusal, KafkaException) as refusal:
                         record.failures.append(f"{what}: {refusal}")
                         console.print(f"{what}: [red]{refusal}[/]")
@@ -120,11 +142,12 @@ def main(
     except Refusal as refusal:
         sys.stderr.write(f"bench: {refusal}\n")
         raise typer.Exit(2) from None
-    sides = contenders(console, with_kafka=kafka)
-    scale, pairs = (QUICK, pairs or PAIRS_QUICK) if quick else (FULL, pairs or PAIRS)
+    is_beside_kafka = any(rival(trial) is APACHE_KAFKA for trial in trials)
+    with_kafka = kafka and is_beside_kafka and has_kafka(console)
+    chosen = contests(trials, with_kafka=with_kafka, pairs=pairs, is_quick=quick)
     before, record = report.machine(), Record()
     try:
-        measure(record, sides, trials, pairs=pairs, scale=scale, console=console)
+        measure(record, chosen, scale=QUICK if quick else FULL, console=console)
     except KeyboardInterrupt:
         console.print("[yellow]Interrupted; what was seen until then:[/]")
     show(record, [each for each in FIGURES if each.trial in trials], before, console, json_file)
@@ -144,7 +167,7 @@ def show(
     console.print(report.table(figures, samples))
     console.print(
         f"{before['cores']} cores, load average {before['load_average']} before and "
-        f"{after['load_average']} after; a ratio is Insync / Apache Kafka",
+        f"{after['load_average']} after; a ratio is Insync / peer",
         highlight=False,
     )
     for failure in record.failures:

@@ -39,4 +39,7 @@ FIGURES = (
     _of("eviction", "eviction-min", "stopped follower out, least", "limits", JustShown()),
     _of("eviction", "eviction", "stopped follower out, median", "limits", AtMost(1.05, "limits")),
     _of("eviction", "eviction-max", "stopped follower out, most", "limits", JustShown()),
+    _of(
+        "telemetry", "telemetry-cpu", "produce, CPU of all, telemetry on", "s/GB", RatioAtMost(1.05)
+    ),
 )

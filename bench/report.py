@@ -11,14 +11,15 @@ from rich.table import Table
 
 from bench.figures import Figure
 from bench.ratios import Samples
+from bench.trials import rival
 
 VERDICTS = {True: "[green]reached[/]", False: "[red]missed[/]", None: "-"}
 
 
 def table(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("figure", "Insync", "Apache Kafka", "", "ratio", "spread", "reach", ""):
-        is_number = column in {"Insync", "Apache Kafka", "ratio", "spread"}
+    for column in ("figure", "Insync", "peer", "", "peer is", "ratio", "spread", "reach", ""):
+        is_number = column in {"Insync", "peer", "ratio", "spread"}
         shown.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for figure in figures:
         of = samples[figure.key]
@@ -28,6 +29,7 @@ def table(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> Table:
             number(of.our_median),
             number(of.their_median),
             figure.unit,
+            rival(figure.trial).title,
             "-" if of.ratio is None else f"{of.ratio:.2f}x",
             spread,
             str(figure.reach),
@@ -60,9 +62,10 @@ def as_json(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> list[d
             "title": figure.title.strip(),
             "unit": figure.unit,
             "insync": dict(samples[figure.key].ours),
-            "kafka": dict(samples[figure.key].theirs),
+            "peer_is": rival(figure.trial).title,
+            "peer": dict(samples[figure.key].theirs),
             "insync_median": samples[figure.key].our_median,
-            "kafka_median": samples[figure.key].their_median,
+            "peer_median": samples[figure.key].their_median,
             "ratios": samples[figure.key].ratios,
             "ratio_median": samples[figure.key].ratio,
             "reach": str(figure.reach),

@@ -1,4 +1,4 @@
-"""The two clusters that are measured, each behind the same few words."""
+"""The clusters that are measured, each behind the same few words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -96,6 +96,16 @@ INSYNC = Contender(
         brokers=BROKERS, settings=settings, with_faults=False
     ),
     seconds_to_serve=insync_seconds_to_serve,
+)
+WITHOUT_TELEMETRY = replace(
+    INSYNC,
+    name="without-telemetry",
+    title="telemetry off",
+    cluster=lambda settings=None: InsyncCluster(
+        brokers=BROKERS,
+        settings={**(settings or {}), "telemetry.enable": "false"},
+        with_faults=False,
+    ),
 )
 APACHE_KAFKA = Contender(
     name="kafka",

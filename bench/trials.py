@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench import loads
 from bench.loads import LoadFailed
 from bench.processes import MEGABYTE, cpu_s, memory_mb
-from bench.sides import BROKERS, Contender, Side
+from bench.sides import APACHE_KAFKA, BROKERS, WITHOUT_TELEMETRY, Contender, Side
 
 TOPIC = "bench"
 PARTITIONS = 6
@@ -38,6 +38,7 @@ IMPATIENT = {
     "broker.session.timeout.ms": "30000",
 }
 STOPS = 8
+PUBLISHED_WITHIN_S = 2.0  # what was recorded last is published a second later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,20 @@ def small_messages(contender: Contender, scale: Scale) -> Seen:
     }
 
 
+def telemetry(contender: Contender, scale: Scale) -> Seen:
+    """The produce load, and what comes of it a moment later: blocks are built after the rows."""
+    with contender.cluster() as side:
+        made = _produce(side, scale, message_bytes=1_024, settle_s=PUBLISHED_WITHIN_S)
+    return {"telemetry-cpu": made["cpu_s"] / made["bytes"] * GIGABYTE}
+
+
 def _produce(
-    side: Side, scale: Scale, *, message_bytes: int, client: dict[str, Any] | None = None
+    side: Side,
+    scale: Scale,
+    *,
+    message_bytes: int,
+    client: dict[str, Any] | None = None,
+    settle_s: float = 0,
 ) -> Seen:
     """The load that is measured, after a shorter one of the same kind on another topic."""
     common = {
@@ -125,6 +138,7 @@ def _produce(
     os.sync()  # what the warm-up left to write is not this load's
     before_s = cpu_s(side.pids.values())
     made = loads.run("produce", topic=TOPIC, seconds=scale.load_s, **common)
+    time.sleep(settle_s)
     return {**made, "cpu_s": cpu_s(side.pids.values()) - before_s}
 
 
@@ -227,7 +241,16 @@ TRIALS: dict[str, Trial] = {
     "latency": latency,
     "failover": failover,
     "eviction": eviction,
+    "telemetry": telemetry,
 }
+RIVALS: dict[str, Contender] = {"telemetry": WITHOUT_TELEMETRY}
+"""What Insync is compared with, where that is not Apache Kafka but Insync with something less."""
+PAIRS_OF = {"telemetry": 7}
+"""Of trials whose ratio is so near 1 that a few pairs say nothing."""
+
+
+def rival(trial: str) -> Contender:
+    return RIVALS.get(trial, APACHE_KAFKA)
 
 
 def create_topic(side: Side, name: str = TOPIC, *, partitions: int = PARTITIONS) -> None:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench import report
-from bench.__main__ import Record, chosen_trials
+from bench.__main__ import PAIRS, PAIRS_QUICK, Record, chosen_trials, contests
 from bench.figures import FIGURES
 from bench.loads import percentile
-from bench.sides import APACHE_KAFKA, INSYNC
-from bench.trials import TRIALS
+from bench.sides import APACHE_KAFKA, INSYNC, WITHOUT_TELEMETRY
+from bench.trials import PAIRS_OF, RIVALS, TRIALS
 from insync.rules.refusals import Refusal
 
 
@@ -27,6 +27,28 @@ def test_trials_are_chosen_by_their_name_or_a_figures() -> None:
     assert chosen_trials("latency-p99,consume") == ["produce", "latency"]
     with pytest.raises(Refusal, match="no figure is called latncy"):
         chosen_trials("latncy")
+
+
+def test_insync_with_something_less_is_there_without_apache_kafka_too() -> None:
+    chosen = contests(["produce", "telemetry"], with_kafka=False, pairs=0, is_quick=False)
+    assert [each.contenders for each in chosen] == [(INSYNC,), (INSYNC, WITHOUT_TELEMETRY)]
+    assert [each.pairs for each in chosen] == [PAIRS, PAIRS_OF["telemetry"]]
+    beside = contests(["produce"], with_kafka=True, pairs=0, is_quick=False)
+    assert beside[0].contenders == (INSYNC, APACHE_KAFKA)
+
+
+def test_the_number_of_pairs_is_the_trials_own_unless_somebody_says_it() -> None:
+    near_one = list(PAIRS_OF)
+    for asked, is_quick, pairs in [(9, False, 9), (9, True, 9), (0, True, PAIRS_QUICK)]:
+        chosen = contests(near_one, with_kafka=False, pairs=asked, is_quick=is_quick)
+        assert {each.pairs for each in chosen} == {pairs}
+
+
+def test_every_rival_has_a_name_and_a_trial() -> None:
+    assert RIVALS.keys() <= TRIALS.keys()
+    assert len({INSYNC.name, APACHE_KAFKA.name, *(each.name for each in RIVALS.values())}) == (
+        2 + len(RIVALS)
+    )
 
 
 @given(values=st.lists(st.floats(0, 10), min_size=1), percent=st.sampled_from([50, 99]))
@@ -44,11 +66,17 @@ def test_the_table_tells_medians_ratio_spread_and_verdict() -> None:
     for pair, (ours, theirs) in enumerate([(130.0, 100.0), (90.0, 60.0), (200.0, 100.0)]):
         record.add(INSYNC, pair, {"produce": ours})
         record.add(APACHE_KAFKA, pair, {"produce": theirs})
+    record.add(INSYNC, 1, {"telemetry-cpu": 5.2})
+    record.add(WITHOUT_TELEMETRY, 1, {"telemetry-cpu": 5.0})
+    record.add(APACHE_KAFKA, 1, {"telemetry-cpu": 99.0})
     shown = StringIO()
     Console(width=160, file=shown).print(report.table(FIGURES, record.samples()))
     rows = {line.split("  ")[0]: line.split() for line in shown.getvalue().splitlines()}
     assert rows["produce, 1 KiB"][3:] == (
-        ["130", "100", "MB/s", "1.50x", "1.30-2.00", ">=", "1.2x", "reached"]
+        ["130", "100", "MB/s", "Apache", "Kafka", "1.50x", "1.30-2.00", ">=", "1.2x", "reached"]
+    )
+    assert rows["produce, CPU of all, telemetry on"][6:] == (
+        ["5.2", "5", "s/GB", "telemetry", "off", "1.04x", "1.04-1.04", "<=", "1.05x", "reached"]
     )
     assert rows["produce, 100 B"][-1] == "-", "what was not measured has no verdict"
 
