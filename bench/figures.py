@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.ratios import AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach
+from bench.ratios import AtLeast, AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,12 @@ FIGURES = (
     _of("eviction", "eviction-min", "stopped follower out, least", "limits", JustShown()),
     _of("eviction", "eviction", "stopped follower out, median", "limits", AtMost(1.05, "limits")),
     _of("eviction", "eviction-max", "stopped follower out, most", "limits", JustShown()),
+    _of(
+        "throttle", "throttle-mean", "throttled move, mean rate", "quotas", AtLeast(0.95, "quotas")
+    ),
+    _of("throttle", "throttle-1s", "  worst second", "quotas", JustShown()),
+    _of("throttle", "throttle-10s", "  worst 10 s", "quotas", AtMost(1.06, "quotas")),
+    _of("throttle", "throttle-time", "  time taken", "ideal", AtMost(1.15, "ideal")),
     _of(
         "telemetry", "telemetry-cpu", "produce, CPU of all, telemetry on", "s/GB", RatioAtMost(1.05)
     ),

@@ -60,6 +60,20 @@ class AtMost:
 
 
 @dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Of our own median, whatever the other side has."""
+
+    limit: float
+    unit: str
+
+    def is_met(self, samples: Samples) -> bool | None:
+        return None if samples.our_median is None else samples.our_median >= self.limit
+
+    def __str__(self) -> str:
+        return f">= {self.limit:g} {self.unit}"
+
+
+@dataclass(frozen=True, slots=True)
 class RatioAtLeast:
     limit: float
 

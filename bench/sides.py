@@ -35,6 +35,9 @@ class Side(Protocol):
 
     def restart(self, broker: int) -> None: ...
 
+    def log_dir(self, broker: int) -> Path:
+        """Where it keeps its partitions, a folder each."""
+
 
 class InsyncCluster(Cluster):
     """Ours, as `insync.testing` starts it for users; the plain broker, without faults."""
@@ -46,6 +49,20 @@ class InsyncCluster(Cluster):
     @property
     def pids(self) -> dict[int, int]:
         return {broker: each.pid for broker, each in self.brokers.items() if each.is_running}
+
+    def log_dir(self, broker: int) -> Path:
+        return self.brokers[broker].log_dir
+
+
+class KafkaCluster(ApacheKafka):
+    """Theirs, as the tests start it too."""
+
+    def __enter__(self) -> KafkaCluster:
+        super().__enter__()
+        return self
+
+    def log_dir(self, broker: int) -> Path:
+        return self.nodes[broker].log_dir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +127,6 @@ WITHOUT_TELEMETRY = replace(
 APACHE_KAFKA = Contender(
     name="kafka",
     title="Apache Kafka",
-    cluster=lambda settings=None: ApacheKafka(nodes=BROKERS, settings=settings),
+    cluster=lambda settings=None: KafkaCluster(nodes=BROKERS, settings=settings),
     seconds_to_serve=kafka_seconds_to_serve,
 )

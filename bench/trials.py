@@ -20,7 +20,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import loads
+from bench import arrivals, loads, throttled_move
 from bench.loads import LoadFailed
 from bench.processes import MEGABYTE, cpu_s, memory_mb
 from bench.sides import APACHE_KAFKA, BROKERS, WITHOUT_TELEMETRY, Contender, Side
@@ -38,6 +38,8 @@ IMPATIENT = {
     "broker.session.timeout.ms": "30000",
 }
 STOPS = 8
+MOVED_PARTITIONS = 100
+QUOTA_BYTES_PER_S = 10 * MEGABYTE
 PUBLISHED_WITHIN_S = 2.0  # what was recorded last is published a second later
 
 
@@ -50,10 +52,25 @@ class Scale:
     settle_s: float
     idle_s: float
     catch_up_bytes: int
+    moved_bytes: int
 
 
-FULL = Scale(warm_s=6, load_s=8, settle_s=4, idle_s=5, catch_up_bytes=GIGABYTE)
-QUICK = Scale(warm_s=2, load_s=3, settle_s=2, idle_s=2, catch_up_bytes=GIGABYTE // 5)
+FULL = Scale(
+    warm_s=6,
+    load_s=8,
+    settle_s=4,
+    idle_s=5,
+    catch_up_bytes=GIGABYTE,
+    moved_bytes=300 * MEGABYTE,
+)
+QUICK = Scale(
+    warm_s=2,
+    load_s=3,
+    settle_s=2,
+    idle_s=2,
+    catch_up_bytes=GIGABYTE // 5,
+    moved_bytes=60 * MEGABYTE,
+)
 
 Seen = dict[str, float]
 Trial = Callable[[Contender, Scale], Seen]
@@ -107,6 +124,30 @@ def small_messages(contender: Contender, scale: Scale) -> Seen:
     return {
         "small-messages": made["messages"] / made["seconds"] / 1_000,
         "small-messages-cpu": made["cpu_s"] / made["bytes"] * GIGABYTE,
+    }
+
+
+def throttle(contender: Contender, scale: Scale) -> Seen:
+    """Partitions moved from one broker to another under a quota, with nothing else going on."""
+    with contender.cluster() as side:
+        throttled_move.create(side.bootstrap, TOPIC, partitions=MOVED_PARTITIONS)
+        spec = {"partitions": MOVED_PARTITIONS, "message_bytes": 1_024, "client": {}}
+        loads.run("produce", bootstrap=side.bootstrap, topic=TOPIC, bytes=scale.moved_bytes, **spec)
+        os.sync()
+        seen = throttled_move.move(
+            side.bootstrap,
+            TOPIC,
+            side.log_dir(throttled_move.DESTINATION),
+            partitions=MOVED_PARTITIONS,
+            bytes_per_s=QUOTA_BYTES_PER_S,
+            within_s=DONE_WITHIN_S,
+        )
+    ideal_s = seen.samples[-1].bytes / QUOTA_BYTES_PER_S
+    return {
+        "throttle-mean": arrivals.mean_rate(seen.samples) / QUOTA_BYTES_PER_S,
+        "throttle-1s": arrivals.worst_rate(seen.samples, window_s=1) / QUOTA_BYTES_PER_S,
+        "throttle-10s": arrivals.worst_rate(seen.samples, window_s=10) / QUOTA_BYTES_PER_S,
+        "throttle-time": seen.taken_s / ideal_s,
     }
 
 
@@ -241,6 +282,7 @@ TRIALS: dict[str, Trial] = {
     "latency": latency,
     "failover": failover,
     "eviction": eviction,
+    "throttle": throttle,
     "telemetry": telemetry,
 }
 RIVALS: dict[str, Contender] = {"telemetry": WITHOUT_TELEMETRY}

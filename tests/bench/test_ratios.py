@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.ratios import AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach, Samples
+from bench.ratios import AtLeast, AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach, Samples
 
 
 def samples(ours: list[float], theirs: list[float]) -> Samples:
@@ -35,6 +35,9 @@ def test_only_whole_pairs_have_a_ratio() -> None:
         (AtMost(1, "s"), [0.5, 1.0, 9.0], [], True),
         (AtMost(1, "s"), [0.5, 1.1, 9.0], [], False),
         (AtMost(1, "s"), [], [5], None),
+        (AtLeast(0.95, "quotas"), [0.9, 0.95, 1.0], [], True),
+        (AtLeast(0.95, "quotas"), [0.9, 0.94, 1.0], [], False),
+        (AtLeast(0.95, "quotas"), [], [1], None),
         (RatioAtLeast(1.2), [12], [10], True),
         (RatioAtLeast(1.2), [11], [10], False),
         (RatioAtLeast(1.2), [12], [], None),
