@@ -46,6 +46,13 @@ FIGURES = (
     _of("throttle", "throttle-10s", "  worst 10 s", "quotas", AtMost(1.06, "quotas")),
     _of("throttle", "throttle-time", "  time taken", "ideal", AtMost(1.15, "ideal")),
     _of(
+        "unthrottled",
+        "unthrottled-cpu",
+        "produce, CPU of all, no throttle",
+        "s/GB",
+        RatioAtMost(1.02),
+    ),
+    _of(
         "telemetry", "telemetry-cpu", "produce, CPU of all, telemetry on", "s/GB", RatioAtMost(1.05)
     ),
 )

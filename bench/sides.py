@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from insync.testing.cluster import BrokerFailed, Cluster, free_ports
+from insync.testing.cluster import BrokerFailed, BrokerProcess, Cluster, free_ports
+from insync.testing.processes import PLAIN_BROKER
 from peers.apache_kafka import ApacheKafka
 
 BROKERS = 3
@@ -41,6 +42,18 @@ class Side(Protocol):
 
 class InsyncCluster(Cluster):
     """Ours, as `insync.testing` starts it for users; the plain broker, without faults."""
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, str] | None = None,
+        program: Sequence[str] = PLAIN_BROKER,
+    ) -> None:
+        super().__init__(brokers=BROKERS, settings=settings, with_faults=False)
+        self.brokers = {
+            broker: BrokerProcess(broker, each.port, self.folder, settings or {}, program)
+            for broker, each in self.brokers.items()
+        }
 
     def __enter__(self) -> InsyncCluster:
         super().__enter__()
@@ -109,9 +122,7 @@ def kafka_seconds_to_serve() -> float:
 INSYNC = Contender(
     name="insync",
     title="Insync",
-    cluster=lambda settings=None: InsyncCluster(
-        brokers=BROKERS, settings=settings, with_faults=False
-    ),
+    cluster=lambda settings=None: InsyncCluster(settings=settings),
     seconds_to_serve=insync_seconds_to_serve,
 )
 WITHOUT_TELEMETRY = replace(
@@ -119,9 +130,15 @@ WITHOUT_TELEMETRY = replace(
     name="without-telemetry",
     title="telemetry off",
     cluster=lambda settings=None: InsyncCluster(
-        brokers=BROKERS,
-        settings={**(settings or {}), "telemetry.enable": "false"},
-        with_faults=False,
+        settings={**(settings or {}), "telemetry.enable": "false"}
+    ),
+)
+WITHOUT_QUOTAS = replace(
+    INSYNC,
+    name="without-quotas",
+    title="quotas cut out",
+    cluster=lambda settings=None: InsyncCluster(
+        settings=settings, program=("bench.without_quotas",)
     ),
 )
 APACHE_KAFKA = Contender(

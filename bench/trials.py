@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import SystemRandom
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench import arrivals, loads, throttled_move
 from bench.loads import LoadFailed
 from bench.processes import MEGABYTE, cpu_s, memory_mb
-from bench.sides import APACHE_KAFKA, BROKERS, WITHOUT_TELEMETRY, Contender, Side
+from bench.sides import APACHE_KAFKA, BROKERS, WITHOUT_QUOTAS, WITHOUT_TELEMETRY, Contender, Side
 
 TOPIC = "bench"
 PARTITIONS = 6
@@ -40,6 +40,7 @@ IMPATIENT = {
 STOPS = 8
 MOVED_PARTITIONS = 100
 QUOTA_BYTES_PER_S = 10 * MEGABYTE
+UNTHROTTLED_S = 2.0
 PUBLISHED_WITHIN_S = 2.0  # what was recorded last is published a second later
 
 
@@ -149,6 +150,14 @@ def throttle(contender: Contender, scale: Scale) -> Seen:
         "throttle-10s": arrivals.worst_rate(seen.samples, window_s=10) / QUOTA_BYTES_PER_S,
         "throttle-time": seen.taken_s / ideal_s,
     }
+
+
+def unthrottled(contender: Contender, scale: Scale) -> Seen:
+    """Short produce loads without any throttle: many pairs say more than long ones."""
+    short = replace(scale, warm_s=UNTHROTTLED_S, load_s=UNTHROTTLED_S)
+    with contender.cluster() as side:
+        made = _produce(side, short, message_bytes=1_024)
+    return {"unthrottled-cpu": made["cpu_s"] / made["bytes"] * GIGABYTE}
 
 
 def telemetry(contender: Contender, scale: Scale) -> Seen:
@@ -283,11 +292,15 @@ TRIALS: dict[str, Trial] = {
     "failover": failover,
     "eviction": eviction,
     "throttle": throttle,
+    "unthrottled": unthrottled,
     "telemetry": telemetry,
 }
-RIVALS: dict[str, Contender] = {"telemetry": WITHOUT_TELEMETRY}
+RIVALS: dict[str, Contender] = {
+    "unthrottled": WITHOUT_QUOTAS,
+    "telemetry": WITHOUT_TELEMETRY,
+}
 """What Insync is compared with, where that is not Apache Kafka but Insync with something less."""
-PAIRS_OF = {"telemetry": 7}
+PAIRS_OF = {"unthrottled": 15, "telemetry": 7}
 """Of trials whose ratio is so near 1 that a few pairs say nothing."""
 
 
