@@ -154,6 +154,8 @@ def test_five_leaders_and_one_follower_stay_within_its_quota() -> None:
         took_s = await growth.until_in_sync(20, within_s=60)
         assert 12 * 0.95 <= took_s <= 12 * 1.05
         assert growth.most_within(10) <= 1.05 * 10 * MB + BATCH_BYTES
+        follower = node_of(cluster, 6).quotas.follower
+        assert follower.bytes_passed == held_bytes(cluster, 6)  # nothing came twice
 
     play(scenario, brokers=6)
 

@@ -243,6 +243,9 @@ class Reader:
             if term is not None and self.follower in term.followers:
                 replica.advance(term.session_fetched(self.follower, at_ms=self.fetched_at_ms))
 
+    def has_room(self) -> None:
+        self.wake()
+
     def wake(self) -> None:
         if self.waiting is not None:
             self.waiting.look()

@@ -272,6 +272,12 @@ class _Fetcher:
         if not self._held_back and not self._reserved:
             self._quota.leave(self)
 
+    def has_room(self) -> None:
+        """The quota may have something for what is held back here."""
+        if not self._reserved:
+            self.wake()
+        # Else what is asked for is on its way: asking again now could bring it twice.
+
     def _reserve(self) -> None:
         """Ask for as many of those that wait as the quota has bytes for, the next in turn first."""
         partition_bytes = self._settings.integer("replica.fetch.max.bytes")
@@ -379,7 +385,7 @@ class _Fetcher:
                 self._came(topic, part)
         if self._reserved and not self._sent:
             self._end_reservations()
-        if self._sent and (self._to_list or self._held_back):
+        if self._sent and not self._reserved and (self._to_list or self._held_back):
             self.wake()  # what was to be asked for while two were under way
         if self._session_id == NO_SESSION:
             if response.session_id == NO_SESSION:

@@ -36,8 +36,8 @@ Partition = tuple[str, int]
 class Waiter(Protocol):
     """A fetch session at a leader, or a fetcher at a follower."""
 
-    def wake(self) -> None:
-        """The quota may have room: look again."""
+    def has_room(self) -> None:
+        """The quota may have something for you: look again."""
 
 
 class Quota:
@@ -250,7 +250,7 @@ class Quota:
             self._line.pop(who, None)
             self._turn = who
             try:
-                who.wake()
+                who.has_room()
             finally:
                 self._turn = None
             if who in self._line:
@@ -261,7 +261,7 @@ class Quota:
         """What holds has changed: everybody looks again."""
         line, self._line = self._line, {}
         for who in line:
-            who.wake()
+            who.has_room()
 
     def stop(self) -> None:
         if self._timer is not None:
