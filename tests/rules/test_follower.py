@@ -60,12 +60,22 @@ def test_kafka_replica_test_level_stays_caught_up() -> None:
     assert not in_sync(policy, follower, log(11), now_ms=30_001)
 
 
-def test_a_caught_up_time_never_goes_back() -> None:
+def test_a_caught_up_time_never_goes_back_while_the_log_does_not() -> None:
     follower = Follower.member(epoch_started_at_ms=0)
     follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=300))
-    follower = follower.on_fetch(fetch(3, leader_end=20, at_ms=400))
+    follower = follower.on_fetch(fetch(10, leader_end=20, at_ms=400))
     assert follower.caught_up_at_ms == 300
-    assert follower.end == 3
+
+
+def test_who_lost_its_log_has_everything_to_prove_again() -> None:
+    """KAFKA-4485: lag is where its end is now, not where it once was."""
+    follower = Follower.member(epoch_started_at_ms=0)
+    follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=300))
+    follower = follower.on_fetch(fetch(0, leader_end=20, at_ms=400))
+    assert follower.lag_ms(leader_end=Offset(20), now_ms=400) is None
+    assert not in_sync(CaughtUp(lag_time_max_ms=30_000), follower, log(20), now_ms=400)
+    follower = follower.on_fetch(fetch(20, leader_end=20, at_ms=500))
+    assert follower.caught_up_at_ms == 500
 
 
 def test_reads_that_finish_out_of_order_keep_the_later_times() -> None:

@@ -135,6 +135,15 @@ def test_who_is_close_frees_the_watermark_when_its_lag_passes_the_limit() -> Non
     assert term.with_watermark(now_ms=100 + LIMIT_MS + 1).high_watermark == 20
 
 
+def test_who_lost_its_log_does_not_hold_the_watermark() -> None:
+    """It was caught up a moment ago; a new disk makes it a bootstrapping replica like any other."""
+    term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
+    term = fetched(term, THIRD, 10, at_ms=100).append(end=Offset(20), now_ms=200)
+    term = fetched(fetched(term, SECOND, 20, at_ms=300), THIRD, 0, at_ms=400)
+    assert term.high_watermark == 20
+    assert term.obstacles(THIRD, now_ms=400)
+
+
 def test_nothing_is_due_when_everybody_is_level() -> None:
     term = leadership().append(end=Offset(1), now_ms=0)
     term = fetched(fetched(term, SECOND, 1, at_ms=1), THIRD, 1, at_ms=1)

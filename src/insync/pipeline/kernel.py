@@ -377,6 +377,9 @@ def fetch(
     proof = at if at_end else (f[who, F_FETCHED] if at_previous else NEVER)
     # Only who holds the watermark back moves it; who comes nearer moves it not at all.
     may_advance = f[who, F_END] <= g[G_WATERMARK] and offset != f[who, F_END]
+    if offset < f[who, F_END] and at >= f[who, F_FETCHED]:  # its log went back
+        f[who, F_CAUGHT_UP] = f[who, F_CAUGHT_UP_SERVED] = NEVER
+        may_advance = True
     f[who, F_END] = offset
     f[who, F_MISSING] = missing
     f[who, F_CAUGHT_UP] = max(f[who, F_CAUGHT_UP], proof)

@@ -85,7 +85,11 @@ class Follower:
         )
 
     def on_fetch(self, fetch: Fetch) -> Follower:
-        """A fetch took effect. Nothing here ever moves a caught-up time back."""
+        """A fetch took effect.
+
+        Nothing moves a caught-up time back, except a log that itself went back (a disk was lost):
+        lag is where its end is now, and what it once held says nothing about that any more.
+        """
         assert fetch.served_at_ms >= fetch.at_ms, "a read cannot end before it began"
         previous_end = self.leader_end_at_fetch
         at_end = fetch.offset >= fetch.leader_end
@@ -93,6 +97,8 @@ class Follower:
         proof_at_ms = fetch.at_ms if at_end else self.fetched_at_ms if at_previous_end else NEVER_MS
         served_proof_at_ms = fetch.served_at_ms if at_end or at_previous_end else NEVER_MS
         began_at_ms = self.lag_began_at_ms
+        # A read that finishes after a later one's is no such thing.
+        went_back = fetch.offset < self.end and fetch.at_ms >= self.fetched_at_ms
         # Built anew rather than by `replace`: this runs for every partition of every fetch.
         return Follower(
             log_start=fetch.log_start,
@@ -101,8 +107,12 @@ class Follower:
             # Two reads of one follower may finish out of order after a reconnect.
             fetched_at_ms=max(self.fetched_at_ms, fetch.at_ms),
             leader_end_at_fetch=Offset(max(fetch.leader_end, previous_end or 0)),
-            caught_up_at_ms=max(self.caught_up_at_ms, proof_at_ms),
-            caught_up_served_at_ms=max(self.caught_up_served_at_ms, served_proof_at_ms),
+            caught_up_at_ms=(proof_at_ms if went_back else max(self.caught_up_at_ms, proof_at_ms)),
+            caught_up_served_at_ms=(
+                served_proof_at_ms
+                if went_back
+                else max(self.caught_up_served_at_ms, served_proof_at_ms)
+            ),
             served_at_ms=max(self.served_at_ms, fetch.served_at_ms),
             lag_began_at_ms=(
                 None if at_end else fetch.at_ms if began_at_ms is None else began_at_ms
