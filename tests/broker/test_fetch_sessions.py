@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 from one_broker import Client, OneBroker, on_virtual_time, told
 
+from insync.broker.fetch_sessions import Interest, Reader
+from insync.broker.replica import Replica
+from insync.rules.values import BrokerId
 from insync.sim.virtual_loop import VirtualLoop
-from insync.wire.fetch import FetchResponse
+from insync.wire.fetch import FetchedPartition, FetchPartition, FetchResponse
 
 Story = Callable[[OneBroker, Client], Coroutine[Any, Any, None]]
 
@@ -341,3 +345,31 @@ def test_a_reader_that_left_leaves_nothing_behind() -> None:
         waiting.cancel()
 
     play(story)
+
+
+class SomeLog:
+    start, end = 0, 5
+
+
+def test_news_between_reading_and_answering_is_not_lost() -> None:
+    """While one partition of an answer is read, a producer of another may be told and go on."""
+    replica = Replica(("t", 0), UUID(int=1), SomeLog(), high_watermark=5)  # type: ignore[arg-type]
+    reader = Reader(BrokerId(2), now_ms=0)
+    asked = FetchPartition(0, 0, 5, 0, 0, 1_000)
+    part = FetchedPartition(0, ErrorCode.none, 5, log_start=0)
+
+    def read() -> Interest:
+        interest = Interest(reader, "t", asked)
+        reader.ready[interest] = None
+        interest.watch(replica)
+        return interest
+
+    quiet = read()
+    quiet.told(part)
+    assert quiet not in reader.ready
+    for grew, committed in ((True, False), (False, True), (False, False)):
+        interest = read()
+        replica.high_watermark = 6 if committed else 5
+        interest.on_news(replica, grew=grew, committed=committed)
+        interest.told(part)
+        assert interest in reader.ready, (grew, committed)

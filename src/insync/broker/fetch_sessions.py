@@ -136,6 +136,14 @@ class Interest:
         limited.pop(self, None)
         if self.is_behind or self.is_outside or part.error or part.diverging is not None:
             ready[self] = None  # behind the others: nobody starves
+        elif self._has_changed_since(part):
+            ready[self] = None
+
+    def _has_changed_since(self, part: FetchedPartition) -> bool:
+        """There may be news between reading a partition and answering: while others are read their
+        commits are acknowledged, and a producer that is answered goes on at once."""
+        replica = self.watching
+        return replica is None or replica.high_watermark != part.high_watermark
 
     def let_go(self) -> None:
         """Nobody asks for it any more; what the pool still reads of it will be thrown away."""
