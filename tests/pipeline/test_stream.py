@@ -24,7 +24,7 @@ from insync.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
-EMPTY = ("fetches", "isr", "elections", "configs", "lag")
+EMPTY = ("fetches", "isr", "elections", "throttle", "configs", "lag")
 WITHIN_S = 300.0  # of a machine that does other things, too
 
 

@@ -14,7 +14,7 @@ from insync.sim.troubles import MIXES
 
 SECONDS = 20.0
 LIVES = 60 if IS_THOROUGH else 3
-LONG_LIVES_PER_MIX = 30
+LONG_LIVES_PER_MIX = 24
 
 
 @pytest.mark.property

@@ -74,9 +74,9 @@ def test_and_so_they_do_in_a_life_with_every_trouble(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(100, 160))
+@pytest.mark.parametrize("seed", range(100, 140))
 def test_in_many_lives(seed: int) -> None:
-    # A few joins (seeds 102, 111, 148) come later than replayed: not all that a store in trouble
+    # A few joins come later than replayed: not all that a store in trouble
     # makes a leader wait for is told by the tables. Who leaves is out to the millisecond.
     replayed_decisions(live_a_recorded_life(seed, seconds=20.0), join_late_ms_max=500)
 
