@@ -15,8 +15,14 @@ PROCESS := (process or spark) and not interop and not long
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## the documents' examples, then a real cluster that loses its leader
-	@$(BIN)/insync demo
+DEMO    := .demo
+
+demo: $(READY)  ## the documents' examples, real brokers with real faults, their analysis on Spark
+	@rm -rf $(DEMO)
+	@$(BIN)/insync demo --telemetry $(DEMO)/telemetry
+	@tests/prepare java
+	@$(BIN)/insync pipeline report --source $(DEMO)/telemetry --out $(DEMO)/analysis \
+	  --lag-time-max-ms 500,1000,1500,3000,10000 --lag-max-messages 100
 
 test: check  ## everything `check` does, then real processes, Spark (needs Java) and the long property runs
 	tests/prepare java
@@ -55,7 +61,7 @@ pins: $(READY)  ## pin the newest allowed versions anew (needs uv)
 	  --generate-hashes --no-emit-index-url --no-header --output-file requirements.txt
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers $(DEMO)
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -113,7 +113,7 @@ FETCHERS: Sequence[Cut] = (
         """\
         if self._reserved and not self._sent:
             self._end_reservations()
-        if self._sent and (self._to_list or self._held_back):
+        if self._sent and not self._reserved and (self._to_list or self._held_back):
 """,
         """\
         if self._sent and self._to_list:

@@ -51,7 +51,13 @@ def test_rows_seen_twice_and_gaps() -> None:
 
 
 def test_time_that_runs_backwards() -> None:
-    assert counted([fetch(5, 1)], [append(10, 0, 1)]) == {"time runs backwards": 1}
+    assert counted([fetch(10, 0), fetch(5, 1)], []) == {"time runs backwards": 1}
+    assert counted([], [append(10, 0, 1), append(9, 1, 2)]) == {"time runs backwards": 1}
+
+
+def test_what_a_session_said_of_one_follower_is_told_after_others() -> None:
+    """It is written down when the next append makes it matter, as the fetches it was."""
+    assert counted([fetch(8, 1, follower=3), fetch(5, 2)], [append(4, 0, 1)]) == {}
 
 
 def test_fetches_that_cannot_be_judged() -> None:

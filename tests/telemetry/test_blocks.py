@@ -103,9 +103,12 @@ def test_lists_and_unknown_values_come_back() -> None:
     record = recorder.lead(("t", 0), LeaderEpoch(0))
     assert record is not None
     three = frozenset(map(BrokerId, (3, 1, 2)))
-    record.settled(None, three, three - {BrokerId(2)}, version=4, now_ms=9)
-    record.settled(None, three - {BrokerId(2)}, three, version=5, now_ms=10)
-    shrink, expand = rows_of(recorder, ISR.name)
+    two = three - {BrokerId(2)}
+    record.settled(None, three, two, replicas=three, version=4, now_ms=9)
+    record.settled(None, two, three, replicas=three, version=5, now_ms=10)
+    record.settled(None, three, two, replicas=two, version=6, now_ms=11)
+    shrink, expand, moved = rows_of(recorder, ISR.name)
+    assert (shrink["reason"], moved["reason"]) == ("its session ended", "moved away")
     assert (shrink["isr_before"], shrink["isr_after"]) == ([1, 2, 3], [1, 3])
     assert (expand["isr_before"], expand["isr_after"]) == ([1, 3], [1, 2, 3])
     assert (shrink["change"], expand["change"], shrink["replica"]) == ("shrink", "expand", 2)

@@ -270,7 +270,14 @@ class Replicas:
             return
         self._record_rule(found, now_ms=now_ms)
         version = self.view.versions[found.key]
-        record.settled(None, members_before or members, members, version=version, now_ms=now_ms)
+        record.settled(
+            None,
+            members_before or members,
+            members,
+            replicas=self._replicas_of(found),
+            version=version,
+            now_ms=now_ms,
+        )
         record.append(base=term.end, end=term.end, size_bytes=0, now_ms=now_ms)
 
     def _record_rule(self, found: Replica, *, now_ms: int) -> None:
@@ -287,7 +294,18 @@ class Replicas:
         term = found.term
         if found.record is not None and term is not None:
             before, version = isr_rules.committed(term.isr), self.view.versions[found.key]
-            found.record.settled(term, before, members, version=version, now_ms=now_ms)
+            found.record.settled(
+                term,
+                before,
+                members,
+                replicas=self._replicas_of(found),
+                version=version,
+                now_ms=now_ms,
+            )
+
+    def _replicas_of(self, found: Replica) -> tuple[BrokerId, ...]:
+        state = self.view.states.get(found.key)
+        return () if state is None else state.replicas
 
     def _drop(self, key: TopicPartition) -> None:
         found = self.held.pop(key, None)

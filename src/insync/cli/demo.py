@@ -7,17 +7,21 @@ lose nothing, the same decisions live, with faults, and replicas that move under
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from insync.cli import demo_cluster, demo_in_sync, demo_move
+from insync.cli import demo_cluster, demo_in_sync, demo_move, telemetry
 from insync.cli.answer import Answer, JsonFlag
 from insync.cli.explain import timeline_data, timeline_view
 from insync.scenarios import library
 from insync.scenarios.timeline import RowKind
+from insync.testing.cluster import Cluster
 
 SHOWN = (
     "article-burst",
@@ -30,11 +34,20 @@ SHOWN = (
 )
 
 
+PUBLISHED_WITHIN_S = 5.0  # brokers publish what they record every 2 s
+
+
 def register(on: typer.Typer) -> None:
     on.command("demo")(demo)
 
 
-def demo(*, as_json: JsonFlag = False) -> Answer:
+Telemetry = Annotated[
+    Path | None,
+    typer.Option("--telemetry", metavar="DIR", help="Keep what the brokers recorded as Parquet."),
+]
+
+
+def demo(*, telemetry_dir: Telemetry = None, as_json: JsonFlag = False) -> Answer:
     """Play the documents' examples, then the same with real brokers and real faults."""
     timelines = [library.play(library.load(name)) for name in library.names()]
     statements = sum(
@@ -46,8 +59,13 @@ def demo(*, as_json: JsonFlag = False) -> Answer:
         console = Console(file=nowhere) if as_json else Console()
         console.print(Group(*(timeline_view(timeline) for timeline in shown_first)))
         outcome = demo_cluster.play(console)
-        in_sync = demo_in_sync.play(console)
-        moved = demo_move.play(console, as_json=as_json)
+        brokers = len(demo_in_sync.EVERYBODY)
+        with Cluster(brokers=brokers, settings=demo_in_sync.SETTINGS) as cluster:
+            in_sync = demo_in_sync.play(cluster, console)
+            moved = demo_move.play(cluster, console, as_json=as_json)
+            if telemetry_dir is not None:
+                time.sleep(PUBLISHED_WITHIN_S)
+                telemetry.export(cluster.bootstrap, telemetry_dir)
     is_well = wrong == 0 and outcome.is_well and all(shown.is_well for shown in in_sync)
     is_well = is_well and moved.is_well
     closing = Text(

@@ -1,7 +1,8 @@
 """The demo's third part: who is in sync, decided live, with faults on demand.
 
-One real cluster, written to all the while. A follower is stopped, a burst comes, the leader's disk
-gets slow; what the brokers decide is read where an operator would: in their logs, a line each.
+A real cluster of `EVERYBODY` with `SETTINGS`, written to all the while. A follower is stopped, a
+burst comes, the leader's disk gets slow; what the brokers decide is read where an operator would:
+in their logs, a line each.
 """
 
 from __future__ import annotations
@@ -57,9 +58,8 @@ class Shown:
         return self.seen == self.expected
 
 
-def play(console: Console) -> list[Shown]:
-    with Cluster(brokers=len(EVERYBODY), settings=SETTINGS) as cluster:
-        return asyncio.run(_play(cluster, console))
+def play(cluster: Cluster, console: Console) -> list[Shown]:
+    return asyncio.run(_play(cluster, console))
 
 
 async def _play(cluster: Cluster, console: Console) -> list[Shown]:

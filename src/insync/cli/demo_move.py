@@ -61,16 +61,16 @@ class Moved:
         return self.throttles_left == 0 and self.of_quota <= 1.1 and self.acknowledged_meanwhile > 0  # noqa: PLR2004
 
 
-def play(console: Console, *, as_json: bool) -> Moved:
-    settings = {"min.insync.replicas": "2"}
-    with Cluster(brokers=3, settings=settings, with_faults=False) as cluster:
-        return asyncio.run(_play(cluster, console, as_json=as_json))
+def play(cluster: Cluster, console: Console, *, as_json: bool) -> Moved:
+    return asyncio.run(_play(cluster, console, as_json=as_json))
 
 
 async def _play(cluster: Cluster, console: Console, *, as_json: bool) -> Moved:
     addresses = [(HOST, each.port) for each in cluster.brokers.values()]
     async with Admin(Connections(Sockets(), addresses, client_id="insync-demo")) as admin:
-        await admin.create_topic(NewTopic(name=TOPIC, assignment=[FROM] * PARTITIONS))
+        config = {"min.insync.replicas": "2"}
+        topic = NewTopic(name=TOPIC, assignment=[FROM] * PARTITIONS, config=config)
+        await admin.create_topic(topic)
         clients = [
             PartitionClient(Sockets(), addresses, TOPIC, number) for number in range(PARTITIONS)
         ]

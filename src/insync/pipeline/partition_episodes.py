@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from insync.telemetry.schemas import CONTROLLER, EXPAND, SHRINK
+from insync.telemetry.schemas import CONTROLLER, EXPAND, MOVED_AWAY, SHRINK
 
 Row = dict[str, Any]
 Column = npt.NDArray[np.int64]
@@ -105,7 +105,8 @@ def _told_by(changes: Sequence[Row], first: Row | None, *, was_in_before: bool) 
     for at, change in enumerate(changes):
         after = changes[at + 1] if at + 1 < len(changes) else None
         if change["change"] == SHRINK:
-            found.append(_left(change, after))
+            if change["reason"] != MOVED_AWAY:  # which is no trouble
+                found.append(_left(change, after))
         elif at == 0 and not was_in_before:
             found.append(_bootstrapping(change, first, rejoined_at_ms=change["at_ms"]))
         elif before == EXPAND:

@@ -64,7 +64,17 @@ def count_problems(tables: shards.Tables) -> pa.Table:
     is_same &= leader[before] == leader[after]
     step = seq[after] - seq[before]
     found["seen twice"] = code[after[is_same & (step == 0)]]
-    found["time runs backwards"] = code[after[is_same & (step > 0) & (time[after] < time[before])]]
+    # What a fetch session said of one follower is written down later than others' fetches of the
+    # same time: only what is told of one of them, or of appends, is in the order of time.
+    who = np.concatenate(
+        [events.numbers(fetches["follower"]), np.full(len(append_code), NONE, np.int64)]
+    )
+    by_who = order[np.argsort(who[order], kind="stable")]
+    first, then = by_who[:-1], by_who[1:]
+    goes_on = (who[first] == who[then]) & (code[first] == code[then])
+    goes_on &= (epoch[first] == epoch[then]) & (leader[first] == leader[then])
+    is_back = goes_on & (seq[first] < seq[then]) & (time[then] < time[first])
+    found["time runs backwards"] = code[then[is_back]]
     found["numbers are missing"] = np.repeat(
         code[after], np.where(is_same, np.minimum(np.maximum(step - 1, 0), 1), 0)
     )

@@ -10,7 +10,7 @@ rule takes it over, as the idle fetches they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Protocol
 from zlib import crc32
@@ -24,13 +24,16 @@ from insync.telemetry.schemas import (
     APPENDS,
     CONFIGS,
     CONTROLLER,
+    ELECTED,
     ELECTIONS,
     EXPAND,
     FETCHES,
     ISR,
     LEADER,
     MERGED_GAP_MS,
+    MOVED_AWAY,
     OK,
+    SESSION_ENDED,
     SHRINK,
     STALLS,
     TABLES,
@@ -272,6 +275,7 @@ class PartitionRecord(Place):
         before: AbstractSet[BrokerId],
         after: AbstractSet[BrokerId],
         *,
+        replicas: Collection[BrokerId],
         version: int,
         now_ms: int,
     ) -> None:
@@ -295,7 +299,7 @@ class PartitionRecord(Place):
                     sorted(after),
                     replica,
                     EXPAND if replica in after else SHRINK,
-                    why or ("its session ended" if replica in before else "elected"),
+                    why or _by_controller(replica, before, replicas),
                     None if known is None or known.end == UNKNOWN_OFFSET else known.end,
                     None if asked is None else asked.end,
                     None
@@ -317,6 +321,14 @@ class PartitionRecord(Place):
         if isinstance(policy, Messages):
             values["replica.lag.max.messages"] = policy.lag_max_messages
         self._recorder.settings(values, now_ms=now_ms, topic=self.topic)
+
+
+def _by_controller(
+    replica: BrokerId, before: AbstractSet[BrokerId], replicas: Collection[BrokerId]
+) -> str:
+    if replica not in before:
+        return ELECTED
+    return SESSION_ENDED if replica in replicas else MOVED_AWAY
 
 
 def _after(run: Run, since_ms: int) -> Run | None:
