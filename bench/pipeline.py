@@ -79,7 +79,7 @@ def session() -> Any:
 
 def run_what_if(spark: Any, folder: Path, *, many: bool) -> dict[str, Any]:
     from insync.pipeline.scenarios import Asked  # noqa: PLC0415
-    from insync.pipeline.what_if import what_if_exported  # noqa: PLC0415
+    from insync.pipeline.what_if_table import what_if_exported  # noqa: PLC0415
 
     asked = Asked() if many else Asked(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS])
     began = perf_counter()

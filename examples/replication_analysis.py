@@ -8,11 +8,11 @@ import sys
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from insync.pipeline.episodes import episodes
+from insync.pipeline.episodes_table import episodes
 from insync.pipeline.files import read_tables
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.session import session
-from insync.pipeline.what_if import what_if
+from insync.pipeline.what_if_table import what_if
 
 SOURCE = sys.argv[1]
 

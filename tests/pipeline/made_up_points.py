@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from insync.pipeline.episodes import CAUSES
+from insync.pipeline.episodes_table import CAUSES
 from insync.pipeline.report.points import COLUMNS_MAX, Points
 
 START_MS = 1_700_000_000_000

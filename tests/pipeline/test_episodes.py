@@ -12,7 +12,7 @@ from made_up_telemetry import Tables, made_up
 from pyspark.sql import SparkSession
 from recorded_life import live_a_recorded_life
 
-from insync.pipeline.episodes import CAUSES, SCHEMA, episodes
+from insync.pipeline.episodes_table import CAUSES, SCHEMA, episodes
 
 pytestmark = pytest.mark.process
 Row = dict[str, Any]

@@ -12,8 +12,8 @@ from made_up_telemetry import Tables as Record
 from made_up_telemetry import made_up
 from pyspark.sql import DataFrame, SparkSession
 
-from insync.pipeline.episodes import SCHEMA as EPISODES
-from insync.pipeline.health import SCHEMA, health
+from insync.pipeline.episodes_table import SCHEMA as EPISODES
+from insync.pipeline.health_table import SCHEMA, health
 from insync.pipeline.report import PAGE_BYTES_MAX, Tables, render
 from insync.pipeline.report.points import COLUMNS_MAX, REPLICAS_MAX, ROWS_MAX, SERIES_MAX, collect
 

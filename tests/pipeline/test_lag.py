@@ -12,9 +12,9 @@ from recorded_life import as_rows, live
 from recorded_tables import Tables, arrow, recorded
 from test_replay import everything
 
-from insync.pipeline.lag import COLUMNS, Lag, lag
+from insync.pipeline.lag_table import COLUMNS, Lag, lag
 from insync.pipeline.oracle import APPEND, BEGAN, Epoch, histories
-from insync.pipeline.problems import count_problems, problems
+from insync.pipeline.problems_table import count_problems, problems
 from insync.pipeline.schemas import LAG
 
 BUCKET_MS = 250

@@ -6,7 +6,7 @@ import pytest
 from recorded_tables import Tables, arrow
 
 from insync.pipeline.events import BadTables, shard
-from insync.pipeline.problems import COLUMNS, count_problems
+from insync.pipeline.problems_table import COLUMNS, count_problems
 from insync.pipeline.scenarios import Asked
 from insync.rules.refusals import BadSetting
 

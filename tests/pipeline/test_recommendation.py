@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from insync.pipeline.recommendation import RECOMMENDATION, Running, recommendation
+from insync.pipeline.recommendation_table import RECOMMENDATION, Running, recommendation
 from insync.pipeline.schemas import WHAT_IF
 
 pytestmark = pytest.mark.spark

@@ -19,7 +19,7 @@ from telemetry_topic import SETTINGS, Row, Topic, append_row
 
 from insync.pipeline import stream
 from insync.pipeline.files import BadSource, read_tables
-from insync.pipeline.lag import lag
+from insync.pipeline.lag_table import lag
 from insync.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]

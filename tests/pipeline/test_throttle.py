@@ -8,7 +8,7 @@ import pytest
 from frames import as_frames
 from pyspark.sql import SparkSession
 
-from insync.pipeline.throttle import GAP_MS_MAX, PATIENCE_MS, SCHEMA, judgement, throttle
+from insync.pipeline.throttle_table import GAP_MS_MAX, PATIENCE_MS, SCHEMA, judgement, throttle
 
 START_MS = 1_700_000_000_000
 MB = 1_000_000

@@ -15,7 +15,7 @@ from test_replay import everything
 from insync.pipeline import oracle
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.schemas import COUNTS, WHAT_IF
-from insync.pipeline.what_if import what_if, what_if_exported
+from insync.pipeline.what_if_table import what_if, what_if_exported
 
 pytestmark = pytest.mark.spark
 

@@ -1,6 +1,6 @@
 """Recorded telemetry on Spark: tables of lag, episodes, what-if and throttles.
 
-    from insync.pipeline import Asked, lag, problems, recommendation, what_if
+    from insync.pipeline import Asked, episodes, health, lag, recommendation, throttle, what_if
 
 Each takes DataFrames and gives one, whose schema is a constant; the session is the caller's. Those
 that end in `_exported` take the folder of `insync telemetry export` and read it much faster.
@@ -12,33 +12,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from insync.pipeline.lag import lag, lag_exported
-    from insync.pipeline.problems import problems, problems_exported
-    from insync.pipeline.recommendation import Running, recommendation
+    from insync.pipeline.episodes_table import episodes
+    from insync.pipeline.health_table import health
+    from insync.pipeline.lag_table import lag, lag_exported
+    from insync.pipeline.problems_table import problems, problems_exported
+    from insync.pipeline.recommendation_table import Running, recommendation
     from insync.pipeline.scenarios import Asked
-    from insync.pipeline.what_if import what_if, what_if_exported
+    from insync.pipeline.throttle_table import throttle
+    from insync.pipeline.what_if_table import what_if, what_if_exported
 
-# Found when asked for: commands that name a policy need not start with Spark and numba.
+# Found when asked for: commands that name a policy need not start with Spark and numba. No module
+# has a table's own name: once imported it would stand in the place of the function.
 _PLACES = {
     "Asked": "scenarios",
-    "Running": "recommendation",
-    "lag": "lag",
-    "lag_exported": "lag",
-    "problems": "problems",
-    "problems_exported": "problems",
-    "recommendation": "recommendation",
-    "what_if": "what_if",
-    "what_if_exported": "what_if",
+    "Running": "recommendation_table",
+    "episodes": "episodes_table",
+    "health": "health_table",
+    "lag": "lag_table",
+    "lag_exported": "lag_table",
+    "problems": "problems_table",
+    "problems_exported": "problems_table",
+    "recommendation": "recommendation_table",
+    "throttle": "throttle_table",
+    "what_if": "what_if_table",
+    "what_if_exported": "what_if_table",
 }
 
 __all__ = [
     "Asked",
     "Running",
+    "episodes",
+    "health",
     "lag",
     "lag_exported",
     "problems",
     "problems_exported",
     "recommendation",
+    "throttle",
     "what_if",
     "what_if_exported",
 ]

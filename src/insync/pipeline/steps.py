@@ -45,7 +45,7 @@ class Step:
 
 
 def _problems(inputs: Inputs, _: Options) -> DataFrame:
-    from insync.pipeline.problems import problems, problems_exported  # noqa: PLC0415
+    from insync.pipeline.problems_table import problems, problems_exported  # noqa: PLC0415
 
     if is_exported(inputs.folder):
         return problems_exported(inputs.spark, inputs.folder)
@@ -53,7 +53,7 @@ def _problems(inputs: Inputs, _: Options) -> DataFrame:
 
 
 def _lag(inputs: Inputs, options: Options) -> DataFrame:
-    from insync.pipeline.lag import lag, lag_exported  # noqa: PLC0415
+    from insync.pipeline.lag_table import lag, lag_exported  # noqa: PLC0415
 
     if is_exported(inputs.folder):
         return lag_exported(inputs.spark, inputs.folder, **options)
@@ -61,7 +61,7 @@ def _lag(inputs: Inputs, options: Options) -> DataFrame:
 
 
 def _episodes(inputs: Inputs, _: Options) -> DataFrame:
-    from insync.pipeline.episodes import episodes  # noqa: PLC0415
+    from insync.pipeline.episodes_table import episodes  # noqa: PLC0415
 
     return episodes(
         **inputs.recorded("isr", "fetches", "appends", "elections", "stalls", "configs", "throttle")
@@ -70,7 +70,7 @@ def _episodes(inputs: Inputs, _: Options) -> DataFrame:
 
 def _what_if(inputs: Inputs, options: Options) -> DataFrame:
     from insync.pipeline.scenarios import Asked  # noqa: PLC0415
-    from insync.pipeline.what_if import what_if, what_if_exported  # noqa: PLC0415
+    from insync.pipeline.what_if_table import what_if, what_if_exported  # noqa: PLC0415
 
     asked = Asked(**options)
     if is_exported(inputs.folder):
@@ -79,7 +79,7 @@ def _what_if(inputs: Inputs, options: Options) -> DataFrame:
 
 
 def _recommendation(inputs: Inputs, _: Options) -> DataFrame:
-    from insync.pipeline.recommendation import Running, recommendation  # noqa: PLC0415
+    from insync.pipeline.recommendation_table import Running, recommendation  # noqa: PLC0415
 
     names = {
         "policy": "replica.in.sync.policy",
@@ -104,13 +104,13 @@ def _last_setting(inputs: Inputs, name: str) -> str | None:
 
 
 def _throttle(inputs: Inputs, options: Options) -> DataFrame:
-    from insync.pipeline.throttle import throttle  # noqa: PLC0415
+    from insync.pipeline.throttle_table import throttle  # noqa: PLC0415
 
     return throttle(inputs.telemetry["throttle"], **options)
 
 
 def _health(inputs: Inputs, _: Options) -> DataFrame:
-    from insync.pipeline.health import health  # noqa: PLC0415
+    from insync.pipeline.health_table import health  # noqa: PLC0415
 
     recorded = inputs.recorded("isr", "fetches", "appends", "elections", "stalls", "configs")
     made = inputs.results

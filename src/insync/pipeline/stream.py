@@ -187,7 +187,7 @@ class Appender:
             from_ms = min(part.at_ms_min or 0 for part in seen) // bucket_ms * bucket_ms
         if until_ms <= from_ms:
             return []
-        from insync.pipeline.lag import lag  # noqa: PLC0415 - brings numba
+        from insync.pipeline.lag_table import lag  # noqa: PLC0415 - brings numba
 
         since_ms = from_ms - self._asked.history_ms
         fetches, appends = (self._since(name, since_ms, number) for name in NUMBERED)

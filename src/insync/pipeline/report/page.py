@@ -10,7 +10,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Final
 
-from insync.pipeline.episodes import CAUSES, OPEN
+from insync.pipeline.episodes_table import CAUSES, OPEN
 from insync.pipeline.report.points import REPLICAS_MAX, ROWS_MAX, Points
 
 PAGE_BYTES_MAX: Final = 1_000_000

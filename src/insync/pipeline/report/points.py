@@ -13,8 +13,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from insync.pipeline.episodes import CAUSES, OPEN
-from insync.pipeline.health import ACT, LOOK
+from insync.pipeline.episodes_table import CAUSES, OPEN
+from insync.pipeline.health_table import ACT, LOOK
 
 COLUMNS_MAX: Final = 240  # moments along a time axis: a phone has fewer pixels, a screen few more
 SERIES_MAX: Final = 6

@@ -23,9 +23,9 @@ from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from insync.pipeline.episodes import OPEN, PARTITION, record_end
+from insync.pipeline.episodes_table import OPEN, PARTITION, record_end
 from insync.pipeline.settings_then import with_settings
-from insync.pipeline.throttle import PROGRESS, VERDICTS
+from insync.pipeline.throttle_table import PROGRESS, VERDICTS
 from insync.rules.move_estimates import Progress, ThrottleVerdict
 from insync.rules.settings import InSyncSettings
 

@@ -1,0 +1,22 @@
+"""The pipeline as a library: a table's name is its function, whatever was imported before."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from insync import pipeline
+
+TABLES = ("episodes", "health", "lag", "problems", "recommendation", "throttle", "what_if")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_a_function(name: str) -> None:
+    importlib.import_module(f"insync.pipeline.{name}_table")
+    assert callable(getattr(pipeline, name))
+
+
+def test_there_is_nothing_else() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'lags'"):
+        pipeline.lags  # noqa: B018
