@@ -388,8 +388,8 @@ def test_a_grant_covers_the_first_batch_unless_the_bucket_cannot_hold_one(
         return
     assert granted_bytes <= wanted_bytes
     assert granted_bytes <= max(first_batch, rate // 2 // leaders)
-    # The bucket counts as full one millisecond early, hence 499 and not 500.
-    assert granted_bytes >= first_batch or first_batch * 1_000 > 499 * rate
+    # The bucket counts as full at nine tenths, hence 450 and not 500.
+    assert granted_bytes >= first_batch or first_batch * 1_000 > 450 * rate
 
 
 @dataclass(frozen=True)
