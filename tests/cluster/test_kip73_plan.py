@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ PARTITIONS = 100
 MB = 1_000_000
 QUOTA = 4 * MB
 INBOUND = 1 * MB
+TRIES = 3
 MESSAGE_BYTES = 5_000
 SETTINGS = {
     "replica.fetch.max.bytes": "32768",
@@ -155,8 +156,39 @@ def leaders_bytes(cluster: Cluster, scenario: Scenario) -> int:
     )
 
 
-def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) -> None:
-    """Move by the plan and hold its time against the document's and against our estimate."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long it took, by the clock, by the document and by our own estimate."""
+
+    took_s: float
+    document_s: float
+    estimated_s: float
+    started_s: float = 0.0  # of which the destination was not a broker yet
+
+    @property
+    def is_within_quota(self) -> bool:
+        return self.document_s / self.took_s <= 1.05
+
+    @property
+    def is_in_time(self) -> bool:
+        took_s = self.took_s - self.started_s
+        return took_s <= self.document_s / 0.95 and 0.95 <= took_s / self.estimated_s <= 1.15
+
+
+def hold(attempt: Callable[[], Timing]) -> None:
+    """Never faster than the quota. Slower may also be a machine that was busy with something else:
+    then it is tried again."""
+    seen = []
+    for _ in range(TRIES):
+        seen.append(attempt())
+        assert seen[-1].is_within_quota, seen
+        if seen[-1].is_in_time:
+            return
+    pytest.fail(f"too slow each time: {seen}")
+
+
+def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) -> Timing:
+    """Move by the plan, until no throttle is left."""
     plan = PLANS / scenario.plan
     targets = {
         each["partition"]: each["replicas"] for each in json.loads(plan.read_text())["partitions"]
@@ -196,10 +228,9 @@ def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) ->
     # What was produced after the estimate was asked for has to be copied as well.
     estimated_s = estimate["throttles"]["given"]["per_broker_time_ms"] / 1_000
     estimated_s *= begun_bytes / estimate["bytes_to_move"]
-    assert 0.95 <= expected_s / took_s <= 1.05
-    assert 0.95 <= took_s / estimated_s <= 1.15
     everybody = sorted(cluster.brokers)
     eventually(lambda: not throttles_of(cluster, *everybody), within_s=5, what="no throttle left")
+    return Timing(took_s=took_s, document_s=expected_s, estimated_s=estimated_s)
 
 
 def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
@@ -236,14 +267,21 @@ def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
 def test_replicas_move_at_the_rate_the_quota_dictates(
     scenario: Scenario, size_mb: int, inbound: int
 ) -> None:
-    with Cluster(brokers=scenario.brokers, settings=SETTINGS, with_faults=False) as cluster:
-        move(cluster, scenario, size_mb * MB, inbound)
+    def attempt() -> Timing:
+        with Cluster(brokers=scenario.brokers, settings=SETTINGS, with_faults=False) as cluster:
+            return move(cluster, scenario, size_mb * MB, inbound)
+
+    hold(attempt)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("inbound", [0, INBOUND])
 def test_a_broker_with_an_empty_disk_catches_up_under_a_throttle(inbound: int) -> None:
     """The document's second question, and its two nodes of r=2."""
+    hold(lambda: bootstrap_under_throttle(inbound))
+
+
+def bootstrap_under_throttle(inbound: int) -> Timing:
     scenario = Scenario(brokers=2, replicas=((1, 2),), plan="", keeps_up=1)
     with Cluster(brokers=2, settings=SETTINGS, with_faults=False) as cluster:
         client = admin(cluster)
@@ -275,7 +313,6 @@ def test_a_broker_with_an_empty_disk_catches_up_under_a_throttle(inbound: int) -
             finally:
                 bootstrap.kill()
         assert bootstrap.returncode == 0, told
-        started_s = 1.0  # of which it is a process before it is a broker
-        expected_s = begun_bytes / (QUOTA - inbound)
-        assert 0.95 * expected_s <= took_s <= 1.05 * expected_s + started_s
         assert not throttles_of(cluster, 1, 2)
+    expected_s = begun_bytes / (QUOTA - inbound)
+    return Timing(took_s=took_s, document_s=expected_s, estimated_s=expected_s, started_s=1.0)
