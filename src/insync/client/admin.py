@@ -169,9 +169,13 @@ class Admin:
             return {}
 
         async def attempt() -> Any:
-            answer = await self._connections.ask_controller(
-                Api.LIST_PARTITION_REASSIGNMENTS, {"topics": None, "timeout": self._timeout}
+            api, asked = (
+                Api.LIST_PARTITION_REASSIGNMENTS,
+                {"topics": None, "timeout": self._timeout},
             )
+            answer = await self._connections.ask(api, asked)
+            if answer.error_code is ErrorCode.not_controller:  # before KRaft only that one knows
+                answer = await self._connections.ask_controller(api, asked)
             _check(answer, "reassignments")
             return answer
 
