@@ -106,7 +106,12 @@ def test_watching_ends_with_ctrl_c() -> None:
         create_topic_of_one(cluster)
         command = [str(INSYNC), "replicas", "--bootstrap-server", cluster.bootstrap, "--watch"]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell lets what it runs in the background ignore Ctrl-C, and so would our child.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
         )
         try:
             assert process.stdout is not None
