@@ -396,3 +396,38 @@ def test_a_list_in_the_store_that_cannot_be_read_throttles_nothing() -> None:
     quotas = Quotas(BrokerId(1), lambda: 0)
     quotas.take_lists({"t": {"leader.replication.throttled.replicas": "nonsense"}}, ["t"])
     assert not quotas.leader.is_set
+
+
+class Nobody:
+    def has_room(self) -> None:
+        pass
+
+
+def test_answers_that_are_made_at_once_do_not_share_what_is_in_the_bucket() -> None:
+    """One may leave while another is still being filled; both were let go, and both count."""
+    now_ms = 0
+
+    async def story() -> None:
+        nonlocal now_ms
+        quota = Quotas(BrokerId(1), lambda: now_ms).leader
+        name = "leader.replication.throttled"
+        quota.take_rate(Settings({}).at_run_time(own={f"{name}.rate": "1000"}, everyones={}))
+        quota.take_lists({"t": {f"{name}.replicas": "*"}}, ["t"])
+        now_ms = 500  # 500 bytes are there
+        outer, inner = quota.passage(Nobody()), quota.passage(Nobody())
+        assert outer is not None
+        assert inner is not None
+        assert outer.admits(400)
+        assert inner.admits(400)
+        inner.leaves()
+        outer.leaves()
+        assert quota.bytes_passed == 800
+        next_one = Nobody()
+        for at_ms, is_let_go in ((899, False), (900, True)):  # 300 are owed, and 100 are to go
+            now_ms = at_ms
+            later = quota.passage(next_one)
+            assert later is not None
+            assert later.admits(100) is is_let_go
+        quota.stop()
+
+    asyncio.run(story())

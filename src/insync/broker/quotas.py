@@ -22,11 +22,21 @@ from insync.broker.settings import LONG_MAX, Settings
 from insync.rules.quota_bucket import Bucket
 from insync.rules.quota_window import QuotaWindow
 from insync.rules.refusals import BadSetting
-from insync.rules.throttled_replicas import NO_REPLICAS, ThrottledReplicas, parse
+from insync.rules.throttled_replicas import (
+    FOLLOWER_LIST,
+    FOLLOWER_RATE,
+    LEADER_LIST,
+    LEADER_RATE,
+    NO_REPLICAS,
+    ThrottledReplicas,
+    parse,
+)
 from insync.rules.throttling import Treatment, treatment
 from insync.rules.values import BrokerId, PartitionId
 
 LEADER, FOLLOWER = "leader", "follower"
+RATES: Final = {LEADER: LEADER_RATE, FOLLOWER: FOLLOWER_RATE}
+LISTS: Final = {LEADER: LEADER_LIST, FOLLOWER: FOLLOWER_LIST}
 WAKE_MS_MIN: Final = 10
 """A refill wakes nobody sooner: a batch each millisecond would cost more than it brings."""
 
@@ -62,7 +72,7 @@ class Quota:
     # What holds.
 
     def take_rate(self, settings: Settings) -> None:
-        rate = settings.integer(f"{self.side}.replication.throttled.rate")
+        rate = settings.integer(RATES[self.side])
         self.rate = None if rate == LONG_MAX else rate
         window = QuotaWindow(
             samples_max=settings.integer("replication.quota.window.num"),
@@ -83,7 +93,7 @@ class Quota:
         self._wake_all()
 
     def take_lists(self, topics: Mapping[str, Mapping[str, str]], changed: Iterable[str]) -> None:
-        name = f"{self.side}.replication.throttled.replicas"
+        name = LISTS[self.side]
         before = dict(self._lists)
         for topic in changed:
             listed = _listed(topics.get(topic, {}).get(name, ""))
@@ -146,8 +156,17 @@ class Quota:
         )
 
     def passed(self, passage: Passage) -> None:
-        if self._bucket is not None and passage.bucket is not None:
-            self._bucket = passage.bucket
+        """Take what it let go from the bucket as it is now.
+
+        Another answer may have left since this one was begun: what was read for it committed
+        records, and a producer that is told goes on within the same call.
+        """
+        if self._bucket is not None:
+            now_ms, limited_bytes = passage.now_ms, passage.limited_bytes
+            taken = self._bucket.settle(
+                reserved_bytes=0, received_bytes=limited_bytes, now_ms=now_ms
+            )
+            self._bucket = taken.pass_in_sync(passage.exempt_bytes, now_ms=now_ms)
         self._record(
             passage.limited_bytes + passage.exempt_bytes,
             passage.exempt_bytes,
@@ -202,10 +221,6 @@ class Quota:
         self._record(size_bytes, size_bytes, now_ms=now_ms)
 
     # The line.
-
-    @property
-    def waiting(self) -> int:
-        return len(self._line)
 
     def wait(self, who: Waiter, needed_bytes: int) -> None:
         """Stand in line for this much; who was let look and is refused again keeps its place."""

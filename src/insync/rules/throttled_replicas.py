@@ -15,6 +15,11 @@ from typing import Final
 from insync.rules.refusals import BadSetting, BadThrottledReplicas
 from insync.rules.values import BrokerId, PartitionId
 
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+LEADER_LIST: Final = "leader.replication.throttled.replicas"
+FOLLOWER_LIST: Final = "follower.replication.throttled.replicas"
+
 ID_MAX: Final = 2**31 - 1  # partitions and brokers are 32-bit in the protocol
 
 # Bounded, so that no text is ever turned into a number of thousands of digits.
