@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from insync.client.admin import Admin, ConfigValue, Move, Partition
 from insync.client.admin_connections import NoSuchBroker, Refused
 from insync.moves.cluster import ClusterNow
-from insync.moves.throttle import FOLLOWER_LIST, LEADER_LIST
 from insync.rules.move_plan import TopicPartition
+from insync.rules.throttled_replicas import FOLLOWER_LIST, LEADER_LIST
 from insync.rules.values import BrokerId, PartitionId
 from insync.wire.configs import ConfigSource, Resource
 

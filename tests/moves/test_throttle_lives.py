@@ -15,8 +15,8 @@ from one_cluster import OneCluster, ids, partition
 
 from insync.moves import throttle
 from insync.moves.journal import Journal, JournalFile
-from insync.moves.throttle import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.rules.move_plan import Move, TopicPartition
+from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.wire.configs import Resource
 
 TOPICS = ("t", "u")

@@ -19,18 +19,17 @@ from insync.moves.journal import (
     RateChange,
     state_directory,
 )
-from insync.moves.throttle import (
-    ALL_BROKERS,
+from insync.moves.throttle import ALL_BROKERS, CannotThrottle, Throttle
+from insync.rules.move_plan import Move
+from insync.rules.refusals import BadPlan
+from insync.rules.throttled_replicas import (
     FOLLOWER_LIST,
     FOLLOWER_RATE,
     LEADER_LIST,
     LEADER_RATE,
-    CannotThrottle,
-    Throttle,
+    SomeReplicas,
+    listing,
 )
-from insync.rules.move_plan import Move
-from insync.rules.refusals import BadPlan
-from insync.rules.throttled_replicas import SomeReplicas, listing
 from insync.rules.values import BrokerId, PartitionId
 
 

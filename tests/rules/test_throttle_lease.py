@@ -8,17 +8,8 @@ from hypothesis import strategies as st
 
 from insync.rules.move_plan import Move
 from insync.rules.refusals import BadThrottledReplicas
-from insync.rules.throttle_lease import (
-    FOLLOWER_RATE,
-    FOLLOWER_REPLICAS,
-    LEADER_RATE,
-    LEADER_REPLICAS,
-    NO_LEASE,
-    Configs,
-    ThrottleLease,
-    end,
-    extend,
-)
+from insync.rules.throttle_lease import NO_LEASE, Configs, ThrottleLease, end, extend
+from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.rules.values import BrokerId, PartitionId
 
 
@@ -47,7 +38,7 @@ def rates(value: str) -> dict[str, str]:
 def test_exact_lists_and_a_rate_on_every_broker_involved() -> None:
     """KIP-73: existing replicas on the leader's side, new ones on the follower's."""
     lease, after = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1000, configs=NOTHING)
-    assert after.topics == {"t": {LEADER_REPLICAS: "0:1,0:2", FOLLOWER_REPLICAS: "0:3"}}
+    assert after.topics == {"t": {LEADER_LIST: "0:1,0:2", FOLLOWER_LIST: "0:3"}}
     assert after.brokers == {1: rates("1000"), 2: rates("1000"), 3: rates("1000")}
     assert lease.partitions == {T0}
     gone = end(lease, configs=after)
@@ -56,12 +47,12 @@ def test_exact_lists_and_a_rate_on_every_broker_involved() -> None:
 
 def test_what_was_there_before_comes_back_to_the_letter() -> None:
     before = Configs(
-        topics={"t": {LEADER_REPLICAS: "5-1, 0:1", FOLLOWER_REPLICAS: "", "retention.ms": "7"}},
+        topics={"t": {LEADER_LIST: "5-1, 0:1", FOLLOWER_LIST: "", "retention.ms": "7"}},
         brokers={BrokerId(1): rates("77"), BrokerId(3): {"x": "y"}},
     )
     lease, change = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1000, configs=before)
     during = applied(before, change)
-    assert during.topics["t"][LEADER_REPLICAS] == "0:1,0:2,5:1"
+    assert during.topics["t"][LEADER_LIST] == "0:1,0:2,5:1"
     assert applied(during, end(lease, configs=during)) == applied(
         before, Configs(brokers={BrokerId(2): {}})
     )
@@ -70,38 +61,38 @@ def test_what_was_there_before_comes_back_to_the_letter() -> None:
 def test_what_somebody_set_meanwhile_stays() -> None:
     lease, during = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1000, configs=NOTHING)
     during = Configs(
-        topics={"t": {LEADER_REPLICAS: "0:1,0:2,9:9", FOLLOWER_REPLICAS: "*"}},
+        topics={"t": {LEADER_LIST: "0:1,0:2,9:9", FOLLOWER_LIST: "*"}},
         brokers={**during.brokers, BrokerId(1): {**rates("1000"), LEADER_RATE: "5"}},
     )
     change = end(lease, configs=during)
-    assert change.topics == {"t": {LEADER_REPLICAS: "9:9", FOLLOWER_REPLICAS: "*"}}
+    assert change.topics == {"t": {LEADER_LIST: "9:9", FOLLOWER_LIST: "*"}}
     assert change.brokers[BrokerId(1)] == {LEADER_RATE: "5"}
 
 
 @pytest.mark.parametrize("text", ["nonsense", "*"])
 def test_a_list_that_is_not_ours_any_more_is_left(text: str) -> None:
     lease, _ = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1000, configs=NOTHING)
-    during = Configs(topics={"t": {LEADER_REPLICAS: text, FOLLOWER_REPLICAS: text}})
+    during = Configs(topics={"t": {LEADER_LIST: text, FOLLOWER_LIST: text}})
     assert end(lease, configs=during) == NOTHING
 
 
 def test_an_emptied_list_of_somebody_else_does_not_come_back() -> None:
-    before = Configs(topics={"t": {LEADER_REPLICAS: "5:5"}})
+    before = Configs(topics={"t": {LEADER_LIST: "5:5"}})
     lease, during = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1, configs=before)
-    during = applied(during, Configs(topics={"t": {LEADER_REPLICAS: "0:1"}}))
+    during = applied(during, Configs(topics={"t": {LEADER_LIST: "0:1"}}))
     assert end(lease, configs=during).topics == {"t": {}}
 
 
 def test_a_star_needs_no_entries_and_survives() -> None:
-    before = Configs(topics={"t": {LEADER_REPLICAS: "*"}})
+    before = Configs(topics={"t": {LEADER_LIST: "*"}})
     lease, change = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1, configs=before)
-    assert change.topics["t"] == {LEADER_REPLICAS: "*", FOLLOWER_REPLICAS: "0:3"}
+    assert change.topics["t"] == {LEADER_LIST: "*", FOLLOWER_LIST: "0:3"}
     during = applied(before, change)
     assert applied(during, end(lease, configs=during)).topics == before.topics
 
 
 def test_a_list_that_cannot_be_read_is_refused() -> None:
-    before = Configs(topics={"t": {LEADER_REPLICAS: "nonsense"}})
+    before = Configs(topics={"t": {LEADER_LIST: "nonsense"}})
     with pytest.raises(BadThrottledReplicas):
         extend(NO_LEASE, ONE_MOVE, bytes_per_s=1, configs=before)
 
@@ -142,7 +133,7 @@ moves = st.builds(Move, sources=brokers, destinations=brokers)
 keys = st.tuples(st.sampled_from(["t", "u"]), st.integers(0, 2).map(PartitionId))
 entries = st.frozensets(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=4)
 lists = entries.map(lambda found: ",".join(f"{p}:{b}" for p, b in sorted(found)))
-topic_configs = st.dictionaries(st.sampled_from([LEADER_REPLICAS, FOLLOWER_REPLICAS]), lists)
+topic_configs = st.dictionaries(st.sampled_from([LEADER_LIST, FOLLOWER_LIST]), lists)
 broker_configs = st.dictionaries(st.sampled_from([LEADER_RATE, FOLLOWER_RATE]), st.just("9"))
 
 
@@ -168,8 +159,8 @@ def test_however_often_it_is_extended_all_is_as_before_when_it_ends(
         during = applied(during, change)
         for (topic, number), each in moving.items():
             for name, listed in (
-                (LEADER_REPLICAS, each.sources),
-                (FOLLOWER_REPLICAS, each.destinations),
+                (LEADER_LIST, each.sources),
+                (FOLLOWER_LIST, each.destinations),
             ):
                 now = during.topics[topic][name].split(",")
                 assert all(f"{number}:{broker}" in now for broker in listed)

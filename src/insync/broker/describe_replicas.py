@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from insync.broker.answers import Answering
 from insync.broker.cluster_view import TopicPartition
 from insync.broker.quotas import Quotas
 from insync.broker.replica import Replica
@@ -22,8 +22,6 @@ from insync.rules.values import NEVER_MS, UNKNOWN_OFFSET, BrokerId
 from insync.storage.errors import StorageRefusal
 from insync.wire import describe_replicas as wire
 from insync.wire.describe_replicas import NONE, Bar, Flag, FollowerSeen, PartitionSeen
-
-logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_TURN: Final = 200
 """Then everybody else has a turn: a broker of ten thousand partitions must not stall over this."""
@@ -41,24 +39,16 @@ class DescribeReplicas:
     def __init__(self, replicas: Replicas, quotas: Quotas) -> None:
         self._replicas = replicas
         self._quotas = quotas
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering = Answering()
 
     def __call__(self, reply: Reply, frame: memoryview | bytes) -> None:
         topics = wire.read_request(frame, reply.header.body_at)
         wanted = None if topics is None else frozenset(topics)
         keys = sorted(key for key in self._replicas.held if wanted is None or key[0] in wanted)
-        task = asyncio.get_running_loop().create_task(self._answer(reply, keys))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._answering.begin(reply, self._answer(reply, keys))
 
     async def _answer(self, reply: Reply, keys: Sequence[TopicPartition]) -> None:
-        try:
-            response = await self._describe(keys)
-        except Exception:
-            logger.exception("a request failed; closing its connection")
-            reply.connection.close()
-        else:
-            reply.send([wire.write_response(response)])
+        reply.send([wire.write_response(await self._describe(keys))])
 
     async def _describe(self, keys: Sequence[TopicPartition]) -> wire.ReplicasSeen:
         seen = []

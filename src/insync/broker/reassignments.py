@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -19,19 +19,18 @@ from insync.broker.settings import Settings
 from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata import paths
 from insync.metadata.cooling import cooling_for
+from insync.metadata.dealt_with import brokers_seen, dealt_with
 from insync.metadata.errors import Conflict
 from insync.metadata.records import encode_state
-from insync.metadata.store import Check, MetadataStore, Operation, Write
+from insync.metadata.store import STATES_PER_STEP_MAX, Check, MetadataStore, Operation, Write
 from insync.rules import reassignment
 from insync.rules.partition_state import PartitionState
 from insync.rules.refusals import BadPlan, NothingToCancel, WouldLoseData
 from insync.rules.values import BrokerId
+from insync.telemetry.schemas import REPLICAS_MOVED
 from insync.wire.any_version import Values
 
-STEP_MAX: Final = 5_000  # partitions in one step: the store's lock is held meanwhile
-
 OnElection = Callable[[TopicPartition, PartitionState, PartitionState, str], None]
-MOVED: Final = "its replicas moved"
 
 
 class MoveRefused(Exception):
@@ -88,14 +87,8 @@ class PartitionSteps:
         """Found once for all partitions of a request."""
         if self._as_of != self.store.revision:
             self._as_of = self.store.revision
-            live = self.view.incarnations
-            seen = {
-                BrokerId(int(name)): int(entry.value)
-                for name in self.store.children(paths.BROKERS_SEEN)
-                if (entry := self.store.get(f"{paths.BROKERS_SEEN}/{name}")) is not None
-            }
-            dealt_with = frozenset(b for b, number in live.items() if seen.get(b) == number)
-            self._found = dealt_with, frozenset(live).union(seen)
+            live, seen = self.view.incarnations, brokers_seen(self.store)
+            self._found = dealt_with(live, seen), frozenset(live).union(seen)
         return self._found
 
     def step(self, changed: Mapping[TopicPartition, PartitionState]) -> list[Operation]:
@@ -146,7 +139,7 @@ class PartitionSteps:
         }
         left = [key for key in asked if key not in results]
         while left:
-            now, left = left[:STEP_MAX], left[STEP_MAX:]
+            now, left = left[:STATES_PER_STEP_MAX], left[STATES_PER_STEP_MAX:]
             results |= await self._change_some(now, after, cause)
             await asyncio.sleep(0)  # everybody else has a turn
         return results
@@ -200,7 +193,7 @@ class Reassignments:
             return self.started(key, target, allows_factor_change=allows_factor_change)
 
         keys = [(t.name, each.partition_index) for t in request.topics for each in t.partitions]
-        results = await self._steps.change(keys, after, MOVED)
+        results = await self._steps.change(keys, after, REPLICAS_MOVED)
         # Clients ask any broker next, and many do not ask twice.
         await asyncio.sleep(LEARNT_WITHIN_S)
         return {

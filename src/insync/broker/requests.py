@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -64,7 +63,7 @@ class Requests:
         self._cluster_id = cluster_id
         self._secret = secret
         self._nonce = nonce
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering = answers.Answering()
         self._produce = Produce(replicas, view)
         offsets = Offsets(replicas, view, fetch.pool)
         reassignments = Reassignments(steps)
@@ -122,20 +121,14 @@ class Requests:
         """For what may have to wait for the store."""
 
         async def work(reply: Reply, request: Any) -> None:
-            try:
-                answers.send(reply, await answer(request))
-            except Exception:
-                logger.exception("a request failed; closing its connection")
-                reply.connection.close()
+            answers.send(reply, await answer(request))
 
         def handle(reply: Reply, frame: memoryview | bytes) -> None:
             header = reply.header
             request = messages.read_request(
                 Api(header.api_key), header.api_version, frame, header.body_at
             )
-            task = asyncio.get_running_loop().create_task(work(reply, request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._answering.begin(reply, work(reply, request))
 
         return handle
 

@@ -22,6 +22,12 @@ from insync.rules.quota_window import SAMPLE_MS_DEFAULT, SAMPLES_DEFAULT
 from insync.rules.refusals import BadSetting
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT
 from insync.rules.settings import POLICY_NAMES, PROCESS_TIME_MAX_MS_DEFAULT
+from insync.rules.throttled_replicas import (
+    FOLLOWER_LIST,
+    FOLLOWER_RATE,
+    LEADER_LIST,
+    LEADER_RATE,
+)
 from insync.wire.configs import ConfigSource, ConfigType
 
 logger = logging.getLogger(__name__)
@@ -275,41 +281,29 @@ SETTINGS: Final = _table(
             is_dynamic=True,
             doc="What a follower asks for per fetch.",
         ),
-        Setting(
-            name="leader.replication.throttled.rate",
-            default=LONG_MAX,
-            is_dynamic=True,
-            is_run_time_only=True,
-            doc="KIP-73: bytes a second that this broker may send for throttled replicas.",
+        *(
+            Setting(
+                name=name,
+                default=LONG_MAX,
+                is_dynamic=True,
+                is_run_time_only=True,
+                doc=f"KIP-73: bytes a second that this broker may {does} for throttled replicas.",
+            )
+            for name, does in ((LEADER_RATE, "send"), (FOLLOWER_RATE, "fetch"))
         ),
-        Setting(
-            name="follower.replication.throttled.rate",
-            default=LONG_MAX,
-            is_dynamic=True,
-            is_run_time_only=True,
-            doc="KIP-73: bytes a second that this broker may fetch for throttled replicas.",
-        ),
-        Setting(
-            name="leader.replication.throttled.replicas",
-            default="",
-            scope=Scope.TOPIC,
-            is_dynamic=True,
-            is_list=True,
-            is_run_time_only=True,
-            read=throttled_replicas.parse,
-            doc="KIP-73: replicas, as partition:broker, that are throttled when they lead; "
-            "* is all of them.",
-        ),
-        Setting(
-            name="follower.replication.throttled.replicas",
-            default="",
-            scope=Scope.TOPIC,
-            is_dynamic=True,
-            is_list=True,
-            is_run_time_only=True,
-            read=throttled_replicas.parse,
-            doc="KIP-73: replicas, as partition:broker, that are throttled when they follow; "
-            "* is all of them.",
+        *(
+            Setting(
+                name=name,
+                default="",
+                scope=Scope.TOPIC,
+                is_dynamic=True,
+                is_list=True,
+                is_run_time_only=True,
+                read=throttled_replicas.parse,
+                doc=f"KIP-73: replicas, as partition:broker, that are throttled when they {do}; "
+                "* is all of them.",
+            )
+            for name, do in ((LEADER_LIST, "lead"), (FOLLOWER_LIST, "follow"))
         ),
         Setting(
             name="replication.quota.window.num",

@@ -9,30 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections import Counter
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from insync.broker.answers import Answering
 from insync.broker.cluster_view import LEARNT_WITHIN_S, TopicPartition
-from insync.broker.reassignments import MOVED, STEP_MAX, MoveRefused, PartitionSteps, Reassignments
+from insync.broker.reassignments import MoveRefused, PartitionSteps, Reassignments
 from insync.broker.server import Reply
 from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata import paths
 from insync.metadata.configs import configs_of, configs_step
 from insync.metadata.errors import Conflict
 from insync.metadata.records import decode_lease, encode_lease
-from insync.metadata.store import VALUE_BYTES_MAX, Create, Entry, Operation, Write
+from insync.metadata.store import (
+    STATES_PER_STEP_MAX,
+    VALUE_BYTES_MAX,
+    Create,
+    Entry,
+    Operation,
+    Write,
+)
 from insync.rules.move_plan import Assignment, brokers_involved, moves
 from insync.rules.partition_state import PartitionState
 from insync.rules.refusals import BadThrottledReplicas
 from insync.rules.throttle_lease import NO_LEASE, extend
 from insync.rules.values import PartitionId
+from insync.telemetry.schemas import REPLICAS_MOVED
 from insync.wire import moves as wire
 from insync.wire.moves import NO_THROTTLE, MoveResult, MovesStarted
-
-logger = logging.getLogger(__name__)
 
 LEASED_TOPICS_MAX: Final = 4_000  # each is up to four operations of the one step
 
@@ -43,22 +49,14 @@ class StartMoves:
         self._store = steps.store
         self._view = steps.view
         self._reassignments = reassignments
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering = Answering()
 
     def __call__(self, reply: Reply, frame: memoryview | bytes) -> None:
         request = wire.read_request(frame, reply.header.body_at)
-        task = asyncio.get_running_loop().create_task(self._answer(reply, request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._answering.begin(reply, self._answer(reply, request))
 
     async def _answer(self, reply: Reply, request: wire.StartMoves) -> None:
-        try:
-            started = await self.start(request)
-        except Exception:
-            logger.exception("a request failed; closing its connection")
-            reply.connection.close()
-        else:
-            reply.send([wire.write_response(started)])
+        reply.send([wire.write_response(await self.start(request))])
 
     async def start(self, request: wire.StartMoves) -> MovesStarted:
         try:
@@ -75,7 +73,7 @@ class StartMoves:
                     )
                 lease, beside = self._beside(request, changed)
                 try:
-                    await self._steps.commit(changed, MOVED, beside)
+                    await self._steps.commit(changed, REPLICAS_MOVED, beside)
                 except Conflict:
                     continue
                 # Clients ask any broker next, and many do not ask twice.
@@ -191,10 +189,11 @@ def _check(request: wire.StartMoves) -> None:
     """Refuse what no cluster could do."""
     if not request.partitions:
         raise MoveRefused(ErrorCode.invalid_request, "no partitions are named")
-    if len(request.partitions) > STEP_MAX:
+    if len(request.partitions) > STATES_PER_STEP_MAX:
         raise MoveRefused(
             ErrorCode.invalid_request,
-            f"{len(request.partitions)} partitions; at most {STEP_MAX} are moved in one request",
+            f"{len(request.partitions)} partitions; at most {STATES_PER_STEP_MAX} are moved in one "
+            "request",
         )
     throttle = request.throttle_bytes_per_s
     if throttle < 1 and throttle != NO_THROTTLE:

@@ -6,7 +6,6 @@ ListOffsets as replica -2 is answered by followers too; DescribeLogDirs tells by
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from insync.client.admin_connections import Connections
+from insync.client.each_broker import of_each_broker
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
@@ -52,25 +52,14 @@ async def look(
     connections: Connections, wanted: Mapping[BrokerId, Sequence[TopicPartition]]
 ) -> Sizes:
     """Ask each broker for its replicas of these partitions; `brokers` is fresh from Metadata."""
-    asked = sorted(wanted)
 
     async def ask(broker: BrokerId) -> dict[TopicPartition, LogSize]:
         if broker not in connections.brokers:
             raise Refusal("is down")
-        async with asyncio.timeout(BROKER_WITHIN_MS / 1_000):
-            return await of_broker(connections, broker, wanted[broker])
+        return await of_broker(connections, broker, wanted[broker])
 
-    results = await asyncio.gather(*map(ask, asked), return_exceptions=True)
-    found, problems = {}, {}
-    for broker, result in zip(asked, results, strict=True):
-        if isinstance(result, TimeoutError):
-            problems[broker] = "does not answer"
-        elif isinstance(result, Refusal):
-            problems[broker] = str(result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            found[broker] = result
+    problems: dict[BrokerId, str] = {}
+    found = await of_each_broker(wanted, ask, problems, within_ms=lambda _: BROKER_WITHIN_MS)
     return Sizes(of=found, problems=problems)
 
 

@@ -12,7 +12,6 @@ A broker that does not answer costs its own rows only; the report says which.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from typing import Final, TypeVar
 from insync.client import log_sizes
 from insync.client.admin import Partition, Topic, TopicPartition
 from insync.client.admin_connections import Connections
-from insync.rules.refusals import Refusal
+from insync.client.each_broker import of_each_broker
 from insync.rules.values import BrokerId, PartitionId
 from insync.wire import describe_replicas as wire
 from insync.wire.apis import Api
@@ -157,24 +156,10 @@ class ReplicaLag:
     ) -> dict[int, T]:
         """What each broker answers; why the others do not is added to `problems`."""
 
-        async def ask(broker: int) -> T:
-            within_ms = SILENT_WITHIN_MS if broker in self._silent else BROKER_WITHIN_MS
-            async with asyncio.timeout(within_ms / 1_000):
-                return await question(broker)
+        def within_ms(broker: int) -> int:
+            return SILENT_WITHIN_MS if broker in self._silent else BROKER_WITHIN_MS
 
-        asked = sorted(brokers)
-        results = await asyncio.gather(*map(ask, asked), return_exceptions=True)
-        answers: dict[int, T] = {}
-        for broker, result in zip(asked, results, strict=True):
-            if isinstance(result, TimeoutError):
-                problems[broker] = "does not answer"
-            elif isinstance(result, Refusal):
-                problems[broker] = str(result)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                answers[broker] = result
-        return answers
+        return await of_each_broker(brokers, question, problems, within_ms=within_ms)
 
     # From leaders that tell.
 

@@ -25,9 +25,11 @@ from insync.controller.preferred import Rebalance, leaderships_to_return
 from insync.controller.resignations import CoolDown, hand_overs
 from insync.metadata import paths
 from insync.metadata.cooling import cooling_by_state
+from insync.metadata.dealt_with import brokers_seen, dealt_with
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.records import BrokerRecord, decode_config, decode_state, encode_state
 from insync.metadata.store import (
+    STATES_PER_STEP_MAX,
     Change,
     Check,
     Create,
@@ -42,14 +44,14 @@ from insync.rules.election import NOBODY
 from insync.rules.partition_state import PartitionState
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT
 from insync.rules.values import BrokerId, Incarnation
+from insync.telemetry.schemas import REPLICAS_MOVED
 
-STEP_MAX = 5_000  # partitions changed in one step: the store's lock is held meanwhile
 RETRY_MS = 50
 CONCERNS = (paths.CONTROLLER, paths.BROKER_IDS, paths.RESIGNATIONS, paths.COOLING)
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
 BROKER_GONE, PREFERRED = "a broker came or went", "back to the preferred replica"
-RESIGNED, MOVED, NO_ELECTION = "its leader resigned", "its replicas moved", ""
+RESIGNED, NO_ELECTION = "its leader resigned", ""
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +194,7 @@ class Controller:
             return  # a move woke us
         self._is_dealing_due = False
         try:
-            live, seen = self._live(), self._seen()
+            live, seen = self._live(), brokers_seen(self._store)
             ended = [broker for broker in seen if live.get(broker) != seen[broker]]
             changed = self._after(frozenset(live), ended)
             await self._commit(changed, live, marks=self._marks(live, seen), cause=BROKER_GONE)
@@ -254,7 +256,7 @@ class Controller:
             found = completions(
                 self._store, due, live=self._dealt_with(live), min_isr_of=self._min_isr
             )
-            await self._commit(found.changed, live, beside=found.beside, cause=MOVED)
+            await self._commit(found.changed, live, beside=found.beside, cause=REPLICAS_MOVED)
         except BaseException:
             self._moving.put_back(due)
             raise
@@ -281,7 +283,7 @@ class Controller:
         """
         left = sorted(changed)
         while left or marks:
-            now, left = left[:STEP_MAX], left[STEP_MAX:]
+            now, left = left[:STATES_PER_STEP_MAX], left[STATES_PER_STEP_MAX:]
             states = {path: changed[path][0] for path in now}
             leaders = {state.leader for state in states.values() if state.leader is not None}
             step: list[Operation] = [self._still_controller()]
@@ -317,16 +319,7 @@ class Controller:
         return found
 
     def _dealt_with(self, live: Mapping[BrokerId, Incarnation]) -> frozenset[BrokerId]:
-        """Of one that is back and not dealt with yet, an ISR still means the former life."""
-        seen = self._seen()
-        return frozenset(broker for broker in live if live[broker] == seen.get(broker))
-
-    def _seen(self) -> dict[BrokerId, Incarnation]:
-        return {
-            BrokerId(int(name)): Incarnation(int(entry.value))
-            for name in self._store.children(paths.BROKERS_SEEN)
-            if (entry := self._store.get(f"{paths.BROKERS_SEEN}/{name}")) is not None
-        }
+        return dealt_with(live, brokers_seen(self._store))
 
     def _still_controller(self) -> Operation:
         return Check(paths.CONTROLLER_EPOCH, self._epoch_version)

@@ -28,6 +28,7 @@ PATH_CHARACTERS_MAX = 1024
 # A step over every partition of a broker, with checks, for some thousands of partitions. More
 # is several steps: the write lock of the whole cluster is held while one is made.
 OPERATIONS_MAX = 20_000
+STATES_PER_STEP_MAX = 5_000  # of partitions: the store's lock is held meanwhile
 
 
 @dataclass(frozen=True, slots=True)

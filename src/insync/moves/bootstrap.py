@@ -18,7 +18,13 @@ from insync.moves.throttle import Ended, Throttle
 from insync.moves.watch import LOOK_EVERY_S, Show, Watch, is_out_of_sync
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.refusals import BadPlan, Refusal
-from insync.rules.throttled_replicas import listing
+from insync.rules.throttled_replicas import (
+    FOLLOWER_LIST,
+    FOLLOWER_RATE,
+    LEADER_LIST,
+    LEADER_RATE,
+    listing,
+)
 from insync.rules.values import BrokerId
 
 
@@ -46,15 +52,15 @@ def throttle_of(
     """Its replicas in the follower lists, their leaders in the leader lists."""
     leaders = {partition: cluster.partitions[partition].leader for partition in copies}
     itself = broker if broker in cluster.alive else throttles.ALL_BROKERS
-    rates = {(itself, throttles.FOLLOWER_RATE): bytes_per_s}
+    rates = {(itself, FOLLOWER_RATE): bytes_per_s}
     for each in sorted({each for each in leaders.values() if each is not None}):
-        rates[each, throttles.LEADER_RATE] = bytes_per_s
+        rates[each, LEADER_RATE] = bytes_per_s
     topics = sorted({topic for topic, _ in copies})
     lists = {}
     for topic in topics:
         ours = [partition for partition in copies if partition[0] == topic]
-        lists[topic, throttles.FOLLOWER_LIST] = listing((number, broker) for _, number in ours)
-        lists[topic, throttles.LEADER_LIST] = listing(
+        lists[topic, FOLLOWER_LIST] = listing((number, broker) for _, number in ours)
+        lists[topic, LEADER_LIST] = listing(
             (partition[1], leader)
             for partition in ours
             if (leader := leaders[partition]) is not None

@@ -26,6 +26,10 @@ from insync.rules.move_plan import (
 )
 from insync.rules.refusals import Refusal
 from insync.rules.throttled_replicas import (
+    FOLLOWER_LIST,
+    FOLLOWER_RATE,
+    LEADER_LIST,
+    LEADER_RATE,
     EveryReplica,
     SomeReplicas,
     ThrottledReplicas,
@@ -34,10 +38,6 @@ from insync.rules.throttled_replicas import (
 from insync.rules.values import BrokerId
 from insync.wire.configs import ConfigSource, Resource
 
-LEADER_RATE: Final = "leader.replication.throttled.rate"
-FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
-LEADER_LIST: Final = "leader.replication.throttled.replicas"
-FOLLOWER_LIST: Final = "follower.replication.throttled.replicas"
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 LISTS: Final = (LEADER_LIST, FOLLOWER_LIST)
 

@@ -14,6 +14,7 @@ from insync.moves.cluster import ClusterNow
 from insync.moves.progress import Copy, CopySeen, History, Look, Sample
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.refusals import Refusal
+from insync.rules.throttled_replicas import FOLLOWER_RATE, LEADER_RATE
 from insync.rules.values import BrokerId
 
 LOOK_EVERY_S = 1.0
@@ -66,8 +67,8 @@ class Watch:
         sample = Sample(
             at_ms=self._clock_ms(),
             copies={copy: self._seen(copy, cluster, sizes) for copy in self._copies},
-            limits_in=self._limit(throttles.FOLLOWER_RATE),
-            limits_out=self._limit(throttles.LEADER_RATE),
+            limits_in=self._limit(FOLLOWER_RATE),
+            limits_out=self._limit(LEADER_RATE),
             silent=sizes.problems,
         )
         return self._history.add(sample)

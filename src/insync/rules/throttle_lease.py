@@ -21,13 +21,16 @@ from insync.rules.move_plan import (
     leader_throttles,
 )
 from insync.rules.refusals import BadThrottledReplicas
-from insync.rules.throttled_replicas import EveryReplica, SomeReplicas, parse
+from insync.rules.throttled_replicas import (
+    FOLLOWER_LIST,
+    FOLLOWER_RATE,
+    LEADER_LIST,
+    LEADER_RATE,
+    EveryReplica,
+    SomeReplicas,
+    parse,
+)
 from insync.rules.values import BrokerId
-
-LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
-FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
-LEADER_RATE: Final = "leader.replication.throttled.rate"
-FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 
 Config = Mapping[str, str]
 
@@ -83,8 +86,8 @@ def extend(
     topics = {topic: dict(configs.topics.get(topic, {})) for topic, _ in moving}
     lists = dict(lease.lists)
     wanted = {
-        LEADER_REPLICAS: leader_throttles(moving),
-        FOLLOWER_REPLICAS: follower_throttles(moving),
+        LEADER_LIST: leader_throttles(moving),
+        FOLLOWER_LIST: follower_throttles(moving),
     }
     for name, by_topic in wanted.items():
         for topic, entries in by_topic.items():

@@ -154,6 +154,7 @@ TABLES: Final = {
 OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fetches.outcome
 LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by
 SHRINK, EXPAND = "shrink", "expand"  # isr.change
+REPLICAS_MOVED = "its replicas moved"  # elections.cause
 SESSION_ENDED, MOVED_AWAY, ELECTED = "its session ended", "moved away", "elected"  # isr.reason
 TELEMETRY_TOPIC: Final = "__insync_telemetry"
 MERGED_GAP_MS: Final = 100
