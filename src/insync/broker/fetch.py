@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from uuid import UUID
@@ -31,6 +31,7 @@ from insync.broker.fetch_sessions import (
     Reader,
     next_epoch,
 )
+from insync.broker.pending_read import PendingRead, Reading
 from insync.broker.quotas import Passage, Quota
 from insync.broker.reads import ReadPool
 from insync.broker.replica import Replica
@@ -43,7 +44,7 @@ from insync.rules.throttling import Treatment
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.storage.errors import OffsetOutOfRange, StorageRefusal
 from insync.storage.log import ReadResult, WouldBlock
-from insync.telemetry.schemas import CANCELLED, DIVERGING, ERROR, OK
+from insync.telemetry.schemas import DIVERGING, ERROR
 from insync.wire.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -56,14 +57,6 @@ from insync.wire.fetch import (
 FETCH_BYTES_MAX = 55 << 20  # fetch.max.bytes: what one answer may hold, whoever asks
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Reading:
-    """What a connection has under way here, and ends with it."""
-
-    session_id: int = NO_SESSION
-    pending: dict[PendingRead, None] = field(default_factory=dict)
 
 
 class Fetch:
@@ -455,136 +448,15 @@ class Attempt:
         self.look()
 
     @property
-    def fetch(self) -> Fetch:
-        return self._fetch
-
-    @property
     def connection(self) -> Connection:
         return self._reply.connection
 
+    @property
+    def replicas(self) -> Replicas:
+        return self._fetch.replicas
 
-class PendingRead:
-    """One read in the pool, which speaks for its follower until it is over (KIP-501)."""
-
-    def __init__(
-        self,
-        attempt: Attempt,
-        interest: Interest,
-        found: Replica,
-        *,
-        read_id: int,
-        leader_end: int,
-        incarnation: Incarnation,
-    ) -> None:
-        self._attempt = attempt
-        self._interest = interest
-        self._found = found
-        self._epoch = found.epoch
-        self.read_id = read_id
-        self._leader_end = leader_end
-        self._incarnation = incarnation
-        self._follower: BrokerId | None = None
-        self._parsed_at_ms = 0
-
-    def begin(self, follower: BrokerId | None, *, parsed_at_ms: int) -> None:
-        term = self._found.term
-        if follower is None or term is None or follower not in term.followers:
-            return
-        self._follower = follower
-        self._parsed_at_ms = parsed_at_ms
-        connection = self._attempt.connection
-        self._attempt.fetch.reading_on(connection).pending[self] = None
-        began = term.read_began(
-            follower,
-            read_id=self.read_id,
-            connection=id(connection),
-            offset=Offset(self._interest.asked.fetch_offset),
-            parsed_at_ms=parsed_at_ms,
-        )
-        self._attempt.fetch.replicas.took_note(self._found, began)
-
-    def on_done(self, future: asyncio.Future[ReadResult | WouldBlock]) -> None:
-        interest = self._interest
-        is_wanted = interest.reading == self.read_id
-        outcome = _outcome(future)
-        size_bytes = len(outcome.data) if isinstance(outcome, ReadResult) else None
-        self._end(size_bytes if is_wanted else None)
-        if is_wanted:
-            interest.reading = None
-            interest.ahead = (self._epoch, outcome)
-        self._attempt.read_is_over()
-        interest.reader.wake()
-
-    def _end(self, served_bytes: int | None) -> None:
-        """With what was read for the follower; None: it failed, or nobody wants it any more."""
-        follower = self._follower
-        if follower is None:
-            return
-        fetch = self._attempt.fetch
-        if self._attempt.connection.is_open:
-            fetch.reading_on(self._attempt.connection).pending.pop(self, None)
-        now_ms = fetch.replicas.clock_ms()
-        term = self._found.term
-        if term is None or term.epoch != self._epoch or follower not in term.followers:
-            return
-        fetch.replicas.look_if_due(self._found, now_ms=now_ms)
-        term = self._found.term
-        assert term is not None, "a look ends no term"
-        is_pending = term.followers[follower].reads.find(self.read_id) is not None
-        if served_bytes is not None:
-            ended = term.read_served(
-                follower,
-                read_id=self.read_id,
-                leader_end=Offset(self._leader_end),
-                served_at_ms=now_ms,
-                log_start=Offset(max(0, self._interest.asked.log_start)),
-                incarnation=self._incarnation,
-            )
-            fetch.replicas.took_effect(self._found, follower, ended)
-        else:
-            ended = term.read_failed(follower, read_id=self.read_id)
-            fetch.replicas.took_note(self._found, ended)
-        if is_pending:  # else its end is written down already
-            self._note(follower, now_ms, served_bytes or 0, ERROR if served_bytes is None else OK)
-
-    def _note(self, follower: BrokerId, now_ms: int, size_bytes: int, outcome: str) -> None:
-        asked = self._interest.asked
-        if self._found.record is not None:
-            self._found.record.fetch(
-                follower,
-                offset=asked.fetch_offset,
-                leader_end=self._leader_end,
-                high_watermark=self._found.high_watermark,
-                log_start=max(0, asked.log_start),
-                size_bytes=size_bytes,
-                at_ms=self._parsed_at_ms,
-                read_ms=now_ms - self._parsed_at_ms,
-                outcome=outcome,
-            )
-
-    def connection_closed(self) -> None:
-        """Whoever asked is gone: what is still being read for it keeps nobody in sync."""
-        follower, term = self._follower, self._found.term
-        if follower is not None and term is not None and follower in term.followers:
-            replicas = self._attempt.fetch.replicas
-            if term.followers[follower].reads.find(self.read_id) is not None:
-                self._note(follower, replicas.clock_ms(), 0, CANCELLED)
-            closed = term.connection_closed(follower, connection=id(self._attempt.connection))
-            replicas.took_note(self._found, closed)
-
-
-def _outcome(future: asyncio.Future[ReadResult | WouldBlock]) -> ReadResult | ErrorCode:
-    try:
-        result = future.result()
-    except OffsetOutOfRange:
-        return ErrorCode.offset_out_of_range
-    except (StorageRefusal, asyncio.CancelledError):
-        return ErrorCode.kafka_storage_error
-    except Exception:
-        logger.exception("a read failed")
-        return ErrorCode.unknown_server_error
-    assert isinstance(result, ReadResult), "a read that may block does not say it would"
-    return result
+    def reading_on(self, connection: Connection) -> Reading:
+        return self._fetch.reading_on(connection)
 
 
 def _treated(interest: Interest, found: Replica, passage: Passage | None) -> Treatment:
