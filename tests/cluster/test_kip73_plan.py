@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,9 @@ MB = 1_000_000
 QUOTA = 4 * MB
 INBOUND = 1 * MB
 TRIES = 3
+# What a bucket holds when the first fetch comes some time after the quota was set. Short moves as
+# these show it; in the document's, of minutes and hours, it is nothing.
+BURST_S = 0.5
 MESSAGE_BYTES = 5_000
 SETTINGS = {
     "replica.fetch.max.bytes": "32768",
@@ -111,13 +114,15 @@ def new_producer(cluster: Cluster) -> Any:
 
 
 @contextmanager
-def producing(cluster: Cluster, bytes_per_s: int) -> Iterator[None]:
-    """At a steady pace, round all partitions; nothing may fail."""
-    stop, failures = threading.Event(), []
+def producing(cluster: Cluster, bytes_per_s: int) -> Iterator[Callable[[], int]]:
+    """At a steady pace, round all partitions; nothing may fail. Yields how many bytes so far: a
+    busy machine does not let a producer keep every pace."""
+    stop, failures, count = threading.Event(), [], 0
 
     def produce() -> None:
+        nonlocal count
         producer = new_producer(cluster)
-        began_s, count = time.monotonic(), 0
+        began_s = time.monotonic()
         while not stop.wait(0.005):
             due = (time.monotonic() - began_s) * bytes_per_s / MESSAGE_BYTES
             while count < due:
@@ -131,7 +136,7 @@ def producing(cluster: Cluster, bytes_per_s: int) -> Iterator[None]:
     if bytes_per_s:
         thread.start()
     try:
-        yield
+        yield lambda: count * MESSAGE_BYTES
     finally:
         stop.set()
         if bytes_per_s:
@@ -144,15 +149,21 @@ def described(client: Any) -> dict[int, Any]:
     return found
 
 
-def leaders_bytes(cluster: Cluster, scenario: Scenario) -> int:
-    """What there is to copy: the partitions as they were created, where they are led."""
+def bytes_of(cluster: Cluster, partition: int, broker: int) -> int:
+    folder = cluster.folder / f"broker-{broker}" / f"{TOPIC}-{partition}"
+    return sum(file.stat().st_size for file in folder.glob("*.log"))
+
+
+def bytes_to_copy(
+    cluster: Cluster, scenario: Scenario, newcomers: Mapping[int, Iterable[int]]
+) -> int:
+    """What the leaders, as created, have and the newcomers of each partition do not have yet."""
     around = scenario.replicas
     return sum(
-        file.stat().st_size
-        for number in range(PARTITIONS)
-        for file in (
-            cluster.folder / f"broker-{around[number % len(around)][0]}" / f"{TOPIC}-{number}"
-        ).glob("*.log")
+        bytes_of(cluster, partition, around[partition % len(around)][0])
+        - bytes_of(cluster, partition, broker)
+        for partition, brokers in newcomers.items()
+        for broker in brokers
     )
 
 
@@ -167,12 +178,13 @@ class Timing:
 
     @property
     def is_within_quota(self) -> bool:
-        return self.document_s / self.took_s <= 1.05
+        return self.document_s / (self.took_s + BURST_S) <= 1.05
 
     @property
     def is_in_time(self) -> bool:
         took_s = self.took_s - self.started_s
-        return took_s <= self.document_s / 0.95 and 0.95 <= took_s / self.estimated_s <= 1.15
+        is_as_estimated = 0.95 * self.estimated_s - BURST_S <= took_s <= 1.15 * self.estimated_s
+        return took_s <= self.document_s / 0.95 and is_as_estimated
 
 
 def hold(attempt: Callable[[], Timing]) -> None:
@@ -193,10 +205,15 @@ def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) ->
     targets = {
         each["partition"]: each["replicas"] for each in json.loads(plan.read_text())["partitions"]
     }
+    around = scenario.replicas
+    newcomers = {
+        number: set(replicas) - set(around[number % len(around)])
+        for number, replicas in targets.items()
+    }
     client = admin(cluster)
     create(cluster, scenario)
     fill(cluster, size_bytes)
-    with producing(cluster, inbound):
+    with producing(cluster, inbound) as produced_bytes:
         throttle = ("--throttle", str(QUOTA))
         told = reassign(cluster, "--plan", str(plan), *throttle, "--measure-for", "2s", "--json")
         estimate = json.loads(told)
@@ -220,17 +237,20 @@ def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) ->
             )
 
         eventually(has_begun, within_s=30, what="the move begins")
-        began_s, begun_bytes = time.monotonic(), leaders_bytes(cluster, scenario)
-        expected_s = begun_bytes / (QUOTA - scenario.keeps_up * inbound)
-        eventually(has_ended, within_s=4 * expected_s, what="the move ends")
+        # From here on: what was copied before the beginning was noticed is not counted.
+        began_s, produced_before = time.monotonic(), produced_bytes()
+        left_bytes = bytes_to_copy(cluster, scenario, newcomers)
+        eventually(has_ended, within_s=4 * left_bytes / (QUOTA - INBOUND), what="the move ends")
         took_s = time.monotonic() - began_s
+        came_in = (produced_bytes() - produced_before) / took_s
         execute.join()
     # What was produced after the estimate was asked for has to be copied as well.
     estimated_s = estimate["throttles"]["given"]["per_broker_time_ms"] / 1_000
-    estimated_s *= begun_bytes / estimate["bytes_to_move"]
+    estimated_s *= left_bytes / estimate["bytes_to_move"]
     everybody = sorted(cluster.brokers)
     eventually(lambda: not throttles_of(cluster, *everybody), within_s=5, what="no throttle left")
-    return Timing(took_s=took_s, document_s=expected_s, estimated_s=estimated_s)
+    document_s = left_bytes / (QUOTA - scenario.keeps_up * came_in)
+    return Timing(took_s=took_s, document_s=document_s, estimated_s=estimated_s)
 
 
 def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
@@ -290,7 +310,8 @@ def bootstrap_under_throttle(inbound: int) -> Timing:
         cluster.kill(2)
         for folder in (cluster.folder / "broker-2").glob(f"{TOPIC}-*"):
             shutil.rmtree(folder)
-        with producing(cluster, inbound):
+        newcomers = {number: [2] for number in range(PARTITIONS)}
+        with producing(cluster, inbound) as produced_bytes:
             address = ["--bootstrap-server", cluster.bootstrap]
             throttle = ["--broker", "2", "--bootstrap", "--throttle", str(QUOTA)]
             bootstrap = subprocess.Popen(
@@ -301,7 +322,8 @@ def bootstrap_under_throttle(inbound: int) -> Timing:
             )
             try:
                 eventually(lambda: bool(throttles_of(cluster, 1)), within_s=20, what="a throttle")
-                began_s, begun_bytes = time.monotonic(), leaders_bytes(cluster, scenario)
+                began_s, produced_before = time.monotonic(), produced_bytes()
+                left_bytes = bytes_to_copy(cluster, scenario, newcomers)
                 cluster.restart(2)
                 eventually(
                     lambda: all(2 in part.isrs for part in described(client).values()),
@@ -309,10 +331,11 @@ def bootstrap_under_throttle(inbound: int) -> Timing:
                     what="it has caught up",
                 )
                 took_s = time.monotonic() - began_s
+                came_in = (produced_bytes() - produced_before) / took_s
                 told, _ = bootstrap.communicate(timeout=30)
             finally:
                 bootstrap.kill()
         assert bootstrap.returncode == 0, told
         assert not throttles_of(cluster, 1, 2)
-    expected_s = begun_bytes / (QUOTA - inbound)
+    expected_s = left_bytes / (QUOTA - came_in)
     return Timing(took_s=took_s, document_s=expected_s, estimated_s=expected_s, started_s=1.0)
