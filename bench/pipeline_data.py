@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from insync.telemetry.schemas import TABLES
-from insync.telemetry.tables import arrow_schema
+from insync.telemetry.tables import arrow_schema, write_parquet
 
 FOLLOWERS = 2
 FETCHES_PER_APPEND = 4
@@ -35,7 +34,7 @@ def write(folder: Path, *, rows: int, replicas: int, files: int, seed: int) -> N
         for table, index in (("fetches", 0), ("appends", 1)):
             _write(folder / table / name, table, [one[index] for one in told])
         for table in ("isr", "stalls"):
-            pq.write_table(arrow_schema(TABLES[table]).empty_table(), folder / table / name)
+            write_parquet(arrow_schema(TABLES[table]).empty_table(), folder / table / name)
 
 
 def _partition(number: int, each: int, random: np.random.Generator) -> tuple[Columns, Columns]:
@@ -116,4 +115,4 @@ def _write(path: Path, table: str, told: list[Columns]) -> None:
         else:
             value = pa.scalar(constant.get(field.name), field.type)
             arrays.append(pa.repeat(value, size))
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")
+    write_parquet(pa.Table.from_arrays(arrays, schema=schema), path)

@@ -169,13 +169,13 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
 
 def _write(out: Path, number: int, collection: Collection) -> None:
     """One file per table and partition of the topic: a hash of the partition told of chose it."""
-    from pyarrow import parquet  # noqa: PLC0415
+    from insync.telemetry.tables import write_parquet  # noqa: PLC0415 - takes pyarrow
 
     try:
         for name in TABLES:
             rows = collection.joined(name)
             path = out / name / f"part-{number:05d}.parquet"
-            parquet.write_table(rows, path, compression="zstd")
+            write_parquet(rows, path)
     except OSError as error:
         raise ExportFailed(f"cannot write to {out}: {error.strerror or error}") from None
 

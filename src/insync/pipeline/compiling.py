@@ -21,7 +21,7 @@ from insync import rules
 SOURCES: Final = (
     *(
         Path(__file__).with_name(f"{name}.py")
-        for name in ("events", "kernel", "lag_kernel", "replay")
+        for name in ("calm", "compiling", "events", "kernel", "lag_kernel", "replay", "state")
     ),
     *sorted(Path(rules.__file__).parent.glob("*.py")),
 )
@@ -49,8 +49,23 @@ _FOLDER: Final = _folder()
 
 
 def compiled(function: Any) -> Any:
+    return _compiled(function)
+
+
+def inner(function: Any) -> Any:
+    """For what is called for every event and makes no array: Numba would count the references to
+    each that it is passed, which takes longer than what most of these functions do."""
+    return _compiled(function, _nrt=False)
+
+
+def inlined(function: Any) -> Any:
+    """An inner function that is hardly more than its call."""
+    return _compiled(function, _nrt=False, forceinline=True)
+
+
+def _compiled(function: Any, **options: Any) -> Any:
     before, config.CACHE_DIR = config.CACHE_DIR, _FOLDER  # others' functions stay where they are
     try:
-        return njit(cache=True, nogil=True)(function)
+        return njit(cache=True, nogil=True, **options)(function)
     finally:
         config.CACHE_DIR = before

@@ -1,8 +1,9 @@
 """Tables to ordered events: what `kernel.py` replays, partition by partition.
 
-Rows come as they were exported: the partitions of one shard mixed, each nearly in order. They are
-dealt out to their partitions by counting, and each partition's events are put in order by merging
-its ascending runs, so ordered input costs one pass and any other input is right as well.
+Array come as they were exported: the partitions of one shard mixed, each nearly in order. They are
+dealt out to their partitions by counting, and each partition's fetches and appends are put in order
+by merging their ascending runs, so ordered input costs one pass and any other input is right as
+well. What a second leader of an epoch tells and what was told before are left out on the way.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from insync.pipeline.compiling import compiled
-from insync.pipeline.kernel import APPEND, BEGAN, FAILED, FETCH, NONE, Array
+from insync.pipeline.compiling import compiled, inlined, inner
+from insync.pipeline.state import APPEND, BEGAN, FAILED, FETCH, NONE, Array
 from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import OK
 
@@ -38,13 +39,26 @@ COLUMNS: Final = {
     "stalls": STALL_COLUMNS,
 }
 
-# An event's numbers. The first seven are its order; for an append `POSITION` is its base offset and
-# `WHO` its end, for a fetch they are the leader's end it was judged by and its follower.
+
+# Events are a block of numbers, a row for each of these. Their order is that of the first of them:
+# of a fetch and an append that are level in `POSITION`, the fetch is before.
 (
-    E_EPOCH, E_TIME, E_WHEN, E_SEQ, E_POSITION, E_KIND, E_WHO, E_OFFSET, E_AT, E_ROW, E_LEADER,
+    E_EPOCH,
+    E_TIME,
+    E_WHEN,  # within its millisecond: a read begins after what ends
+    E_SEQ,
+    E_POSITION,  # the leader's end that a fetch was judged by, an append's base offset
+    E_WHO,  # a fetch's follower
+    E_OFFSET,  # a fetch's, an append's end
+    E_KIND,
+    E_AT,  # when the request came
+    E_ROW,
+    E_LEADER,
     E_FIELDS,
-) = range(12)  # fmt: skip
-ORDER_FIELDS: Final = 8
+) = range(12)
+
+# Of a fetch, what more it may be than one event.
+X_READ_MS, X_IS_OK, X_REPEATS, X_LAST_AT = range(4)
 
 
 class BadTables(Refusal):
@@ -64,7 +78,7 @@ class Shard:
     topics: Array  # per partition
     partitions: Array
     bounds: Array  # of each partition's events
-    events: Array  # E_FIELDS columns
+    events: Array  # in order; each epoch told by one leader
     isr_bounds: Array  # of the first isr_before in `isr_members`; empty: none
     isr_members: Array
     has_isr: Array
@@ -77,40 +91,60 @@ def shard(
     check_columns("fetches", fetches.column_names, FETCH_COLUMNS)
     check_columns("appends", appends.column_names, APPEND_COLUMNS)
     topics, partitions, coded = codes([fetches, appends])
+    fetched, fetch_codes = fetch_rows(fetches, coded[0])
+    appended = append_rows(appends)
+    # In one piece, so that NumPy asks for large pages: small ones cost more than what goes in.
+    events = np.empty((E_FIELDS, fetched.shape[1] + appended.shape[1]), np.int64)
     count = len(partitions)
-    # One long row per table; nulls as the oracle reads them.
-    leader_end = pc.coalesce(fetches["leader_end_low"], fetches["leader_end_high"])
-    at_ms = numbers(fetches["at_ms"])
-    is_ok = pc.fill_null(pc.equal(_plain(fetches["outcome"]), OK), fill_value=True)
-    events, bounds = deal_out(
-        count,
-        coded[0],
-        numbers(fetches["leader_epoch"]),
-        numbers(fetches["leader"]),
-        at_ms,
-        numbers(fetches["seq"], NO_SEQ),
-        numbers(fetches["follower"]),
-        numbers(fetches["offset"]),
-        numbers(leader_end, NONE),
-        numbers(fetches["read_ms"], 0),
-        is_ok.to_numpy(zero_copy_only=False)
-        if isinstance(is_ok, pa.Array)
-        else is_ok.combine_chunks().to_numpy(zero_copy_only=False),
-        numbers(fetches["repeats"], 1),
-        numbers(fetches["last_at_ms"], NONE),
-        coded[1],
-        numbers(appends["leader_epoch"]),
-        numbers(appends["leader"]),
-        numbers(appends["at_ms"]),
-        numbers(appends["seq"], NO_SEQ),
-        numbers(appends["base_offset"]),
-        numbers(appends["end_offset"]),
-    )
-    events = events[order(events, bounds)]
+    dealt_fetches, dealt_appends = dealt_out(count, fetch_codes), dealt_out(count, coded[1])
+    bounds = in_order(fetched, dealt_fetches, appended, dealt_appends, events)
     has_isr, isr_bounds, isr_members = _first_isr(isr, topics, partitions)
     return Shard(
         topics, partitions, bounds, events, isr_bounds, isr_members, has_isr, _stalls(stalls)
     )
+
+
+def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
+    """One event per row, where rows are so simple; nulls as the oracle reads them."""
+    is_ok = pc.fill_null(pc.equal(_plain(fetches["outcome"]), OK), fill_value=True)
+    is_ok = is_ok.combine_chunks() if isinstance(is_ok, pa.ChunkedArray) else is_ok
+    leader_end = fetches["leader_end_low"]
+    if leader_end.null_count:
+        leader_end = pc.coalesce(leader_end, fetches["leader_end_high"])
+    rows = np.empty((E_FIELDS, len(code)), np.int64)
+    rows[E_EPOCH] = numbers(fetches["leader_epoch"])
+    rows[E_TIME] = rows[E_AT] = numbers(fetches["at_ms"])
+    rows[E_WHEN] = 0
+    rows[E_SEQ] = numbers(fetches["seq"], NO_SEQ)
+    rows[E_POSITION] = numbers(leader_end, NONE)
+    rows[E_WHO] = numbers(fetches["follower"])
+    rows[E_OFFSET] = numbers(fetches["offset"])
+    rows[E_KIND] = FETCH
+    rows[E_ROW] = np.arange(len(code))
+    rows[E_LEADER] = numbers(fetches["leader"])
+    read_ms, repeats = numbers(fetches["read_ms"], 0), numbers(fetches["repeats"], 1)
+    are_ok = is_ok.to_numpy(zero_copy_only=False)
+    is_each_one = are_ok.all() and not (read_ms > 0).any() and not (repeats > 1).any()
+    if is_each_one and are_all_judged(rows):
+        return rows, code
+    more = np.empty((4, len(code)), np.int64)
+    more[X_READ_MS], more[X_IS_OK], more[X_REPEATS] = read_ms, are_ok, repeats
+    more[X_LAST_AT] = numbers(fetches["last_at_ms"], NONE)
+    return expanded(rows, more, code, count_events(rows, more))
+
+
+def append_rows(appends: pa.Table) -> Array:
+    rows = np.empty((E_FIELDS, appends.num_rows), np.int64)
+    rows[E_EPOCH] = numbers(appends["leader_epoch"])
+    rows[E_TIME] = rows[E_AT] = numbers(appends["at_ms"])
+    rows[E_WHEN] = rows[E_WHO] = 0
+    rows[E_SEQ] = numbers(appends["seq"], NO_SEQ)
+    rows[E_POSITION] = numbers(appends["base_offset"])
+    rows[E_OFFSET] = numbers(appends["end_offset"])
+    rows[E_KIND] = APPEND
+    rows[E_ROW] = np.arange(appends.num_rows)
+    rows[E_LEADER] = numbers(appends["leader"])
+    return rows
 
 
 def numbers(column: pa.ChunkedArray, null: int | None = None) -> Array:
@@ -119,8 +153,7 @@ def numbers(column: pa.ChunkedArray, null: int | None = None) -> Array:
         if null is None:
             raise BadTables("a time, an epoch, a broker or an offset is null")
         array = pc.fill_null(array, null)
-    numbers = array.to_numpy(zero_copy_only=False)
-    return numbers if numbers.dtype == np.int64 else numbers.astype(np.int64)
+    return array.to_numpy(zero_copy_only=False)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -144,25 +177,41 @@ def codes(tables: list[pa.Table]) -> tuple[Array, Array, list[Array]]:
     rows = []
     for table, column in zip(tables, columns, strict=True):
         parts = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        topic = np.empty(table.num_rows, np.int64)
+        row = numbers(table["partition"]).astype(np.int64)  # a copy, to write to
         at = 0
         for part in parts:
             own = np.array(
                 [names.setdefault(name, len(names)) for name in part.dictionary.to_pylist()],
                 np.int64,
             )
-            indices = part.indices.to_numpy(zero_copy_only=False)
-            topic[at : at + len(part)] = own[indices] if len(own) else 0
+            if len(own) > 1 or own.any():
+                row[at : at + len(part)] += (own * wide)[
+                    part.indices.to_numpy(zero_copy_only=False)
+                ]
             at += len(part)
-        rows.append(topic * wide + numbers(table["partition"]))
+        rows.append(row)
     is_used = np.zeros(max(1, len(names)) * wide, np.bool_)
     for row in rows:
-        is_used[row] = True
+        mark_used(is_used, row)
     used = np.flatnonzero(is_used)
     number = np.empty(len(is_used), np.int64)
     number[used] = np.arange(len(used))
     known = np.array([*names, ""], object)
-    return known[used // wide], used % wide, [number[row] for row in rows]
+    for row in rows:
+        renumber(row, number)
+    return known[used // wide], used % wide, rows
+
+
+@compiled
+def mark_used(is_used: Array, rows: Array) -> None:
+    for row in rows:
+        is_used[row] = True
+
+
+@compiled
+def renumber(rows: Array, number: Array) -> None:
+    for at in range(len(rows)):
+        rows[at] = number[rows[at]]
 
 
 def _first_isr(
@@ -197,143 +246,213 @@ def _stalls(stalls: pa.Table | None) -> Array:
     return rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
 
 
-@compiled
-def deal_out(
-    count: int,
-    fetch_code: Array, fetch_epoch: Array, fetch_leader: Array, fetch_at: Array, fetch_seq: Array,
-    follower: Array, offset: Array, leader_end: Array, read_ms: Array, is_ok: Array,
-    repeats: Array, last_at: Array,
-    append_code: Array, append_epoch: Array, append_leader: Array, append_at: Array,
-    append_seq: Array, base_offset: Array, end_offset: Array,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Every event beside the others of its partition."""
-    bounds = np.zeros(count + 1, np.int64)
-    for row in range(len(fetch_code)):
-        bounds[fetch_code[row] + 1] += fetch_events(
-            fetch_at[row], fetch_leader[row], follower[row], leader_end[row], read_ms[row],
-            is_ok[row], repeats[row], last_at[row],
-        )  # fmt: skip
-    for row in range(len(append_code)):
-        bounds[append_code[row] + 1] += 1
-    for code in range(count):
-        bounds[code + 1] += bounds[code]
-    events = np.empty((bounds[count], E_FIELDS), np.int64)
-    place = bounds[:count].copy()
-    for row in range(len(fetch_code)):
-        n = fetch_events(
-            fetch_at[row], fetch_leader[row], follower[row], leader_end[row], read_ms[row],
-            is_ok[row], repeats[row], last_at[row],
-        )  # fmt: skip
-        if n == 0:
-            continue
-        at = fetch_at[row]
-        to = place[fetch_code[row]]
-        place[fetch_code[row]] += n
-        for point in range(n):
-            event = events[to + point]
-            event[E_EPOCH] = fetch_epoch[row]
-            event[E_SEQ] = fetch_seq[row]
-            event[E_POSITION] = leader_end[row]
-            event[E_WHO] = follower[row]
-            event[E_OFFSET] = offset[row]
-            event[E_ROW] = row
-            event[E_LEADER] = fetch_leader[row]
-            event[E_AT] = at
-            event[E_TIME] = at
-            event[E_WHEN] = 0
-            event[E_KIND] = FETCH
-            if read_ms[row] > 0:
-                if point == 0:
-                    event[E_WHEN] = 1
-                    event[E_KIND] = BEGAN
-                else:
-                    event[E_TIME] = at + read_ms[row]
-                    event[E_KIND] = FETCH if is_ok[row] else FAILED
-            elif n > 1:
-                event[E_TIME] = event[E_AT] = at + (last_at[row] - at) * point // (n - 1)
-    for row in range(len(append_code)):
-        event = events[place[append_code[row]]]
-        place[append_code[row]] += 1
-        event[E_EPOCH] = append_epoch[row]
-        event[E_TIME] = event[E_AT] = append_at[row]
-        event[E_WHEN] = 0
-        event[E_SEQ] = append_seq[row]
-        event[E_POSITION] = base_offset[row]
-        event[E_KIND] = APPEND
-        event[E_WHO] = end_offset[row]
-        event[E_OFFSET] = 0
-        event[E_ROW] = row
-        event[E_LEADER] = append_leader[row]
-    return events, bounds
+@inner
+def are_all_judged(rows: Array) -> bool:
+    for row in range(rows.shape[1]):
+        if rows[E_POSITION, row] == NONE or rows[E_WHO, row] == rows[E_LEADER, row]:
+            return False
+    return True
 
 
-@compiled
-def fetch_events(
-    at: int, leader: int, follower: int, leader_end: int, read_ms: int, is_ok: bool,
-    repeats: int, last_at: int,
-) -> int:  # fmt: skip
+@inner
+def count_events(rows: Array, more: Array) -> int:
+    count = 0
+    for row in range(rows.shape[1]):
+        count += fetch_events(rows, more, row)
+    return count
+
+
+@inlined
+def fetch_events(rows: Array, more: Array, row: int) -> int:
     """How many events a fetch is: none if it cannot be judged, several if it was merged.
 
     Of merged ones closer together than a millisecond, one in each counts.
     """
-    if leader_end == NONE or follower == leader:
+    if rows[E_POSITION, row] == NONE or rows[E_WHO, row] == rows[E_LEADER, row]:
         return 0
-    if read_ms > 0:
+    if more[X_READ_MS, row] > 0:
         return 2
-    if not is_ok:
+    if not more[X_IS_OK, row]:
         return 0
-    if repeats <= 1 or last_at <= at:
+    took_ms = more[X_LAST_AT, row] - rows[E_AT, row]
+    if more[X_REPEATS, row] <= 1 or took_ms <= 0:
         return 1
-    return min(repeats, last_at - at + 1)
+    return min(more[X_REPEATS, row], took_ms + 1)
 
 
 @compiled
-def precedes(events: Array, one: int, other: int) -> bool:
-    """Kinds of a fetch rank as one: which it is shows in `E_WHEN`."""
-    for field in range(ORDER_FIELDS):
-        a, b = events[one, field], events[other, field]
-        if field == E_KIND:
-            a, b = a == APPEND, b == APPEND
-        if a != b:
-            return a < b
+def expanded(rows: Array, more: Array, code: Array, count: int) -> tuple[Array, Array]:
+    """A read that took time begins and ends; merged fetches came at even distances."""
+    wide = np.empty((E_FIELDS, count), np.int64)
+    codes = np.empty(count, np.int64)
+    to = 0
+    for row in range(rows.shape[1]):
+        came, n = rows[E_AT, row], fetch_events(rows, more, row)
+        for point in range(n):
+            move(rows, row, wide, to)
+            codes[to] = code[row]
+            if more[X_READ_MS, row] > 0:
+                if point == 0:
+                    wide[E_WHEN, to] = 1
+                    wide[E_KIND, to] = BEGAN
+                else:
+                    wide[E_TIME, to] = came + more[X_READ_MS, row]
+                    wide[E_KIND, to] = FETCH if more[X_IS_OK, row] else FAILED
+            elif n > 1:
+                at = came + (more[X_LAST_AT, row] - came) * point // (n - 1)
+                wide[E_TIME, to] = wide[E_AT, to] = at
+            to += 1
+    return wide, codes
+
+
+@compiled
+def dealt_out(count: int, code: Array) -> tuple[Array, Array]:
+    """Each partition's rows, one partition after the other, and where each begins."""
+    bounds = np.zeros(count + 1, np.int64)
+    for row in range(len(code)):
+        bounds[code[row] + 1] += 1
+    for one in range(count):
+        bounds[one + 1] += bounds[one]
+    place = bounds[:count].copy()
+    index = np.empty(len(code), np.int64)
+    for row in range(len(code)):
+        index[place[code[row]]] = row
+        place[code[row]] += 1
+    return index, bounds
+
+
+@inlined
+def precedes(rows: Array, one: int, other: int) -> bool:
+    """Of the same kind."""
+    for field in range(E_EPOCH, E_OFFSET + 1):
+        if rows[field, one] != rows[field, other]:
+            return rows[field, one] < rows[field, other]
     return False
 
 
-@compiled
-def order(events: Array, bounds: Array) -> Array:
-    """Where each event is found: the runs that are there, merged, partition by partition."""
-    total = len(events)
-    index = np.arange(total)
-    spare = np.empty(total, np.int64)
-    runs = np.empty(total + 2, np.int64)
-    for code in range(len(bounds) - 1):
-        low, high = bounds[code], bounds[code + 1]
-        count = 0
-        for at in range(low, high):
-            if at == low or precedes(events, at, at - 1):
-                runs[count] = at
-                count += 1
-        runs[count] = high
-        while count > 1:
-            merged = 0
-            for run in range(0, count, 2):
-                if run + 1 == count:
-                    start, middle, end = runs[run], runs[run + 1], runs[run + 1]
+@inlined
+def is_appended_before(appends: Array, append: int, fetches: Array, fetch: int) -> bool:
+    for field in range(E_EPOCH, E_POSITION + 1):
+        if appends[field, append] != fetches[field, fetch]:
+            return appends[field, append] < fetches[field, fetch]
+    return False
+
+
+@inner
+def put_in_order(rows: Array, index: Array, low: int, high: int, spare: Array, runs: Array) -> None:
+    """The ascending runs of index[low:high], merged."""
+    count = 0
+    for at in range(low, high):
+        if at == low or precedes(rows, index[at], index[at - 1]):
+            runs[count] = at
+            count += 1
+    runs[count] = high
+    while count > 1:
+        merged = 0
+        for run in range(0, count, 2):
+            start, middle = runs[run], runs[run + 1]
+            end = middle if run + 1 == count else runs[run + 2]
+            left, right = start, middle
+            for to in range(start, end):
+                if right >= end or (
+                    left < middle and not precedes(rows, index[right], index[left])
+                ):
+                    spare[to] = index[left]
+                    left += 1
                 else:
-                    start, middle, end = runs[run], runs[run + 1], runs[run + 2]
-                left, right = start, middle
-                for to in range(start, end):
-                    if right >= end or (
-                        left < middle and not precedes(events, index[right], index[left])
-                    ):
-                        spare[to] = index[left]
-                        left += 1
-                    else:
-                        spare[to] = index[right]
-                        right += 1
-                runs[merged] = start
-                merged += 1
-            runs[merged] = high
-            count = merged
-            index[low:high] = spare[low:high]
-    return index
+                    spare[to] = index[right]
+                    right += 1
+            runs[merged] = start
+            merged += 1
+        runs[merged] = high
+        count = merged
+        for at in range(low, high):
+            index[at] = spare[at]
+
+
+@compiled
+def in_order(
+    fetches: Array, dealt_fetches: tuple[Array, Array], appends: Array,
+    dealt_appends: tuple[Array, Array], events: Array,
+) -> Array:  # fmt: skip
+    """Both tables merged into `events`; returns what of them is whose."""
+    fetch_index, fetch_bounds = dealt_fetches
+    append_index, append_bounds = dealt_appends
+    longer = max(len(fetch_index), len(append_index))
+    spare, runs = np.empty(longer, np.int64), np.empty(longer + 2, np.int64)
+    bounds = np.zeros(len(fetch_bounds), np.int64)
+    to = 0
+    for code in range(len(bounds) - 1):
+        fetch, past_fetches = fetch_bounds[code], fetch_bounds[code + 1]
+        append, past_appends = append_bounds[code], append_bounds[code + 1]
+        put_in_order(fetches, fetch_index, fetch, past_fetches, spare, runs)
+        put_in_order(appends, append_index, append, past_appends, spare, runs)
+        first = to  # of its epoch
+        latest_fetch = latest_append = -1
+        is_told_once = True
+        while fetch < past_fetches or append < past_appends:
+            is_append = fetch >= past_fetches or (
+                append < past_appends
+                and is_appended_before(appends, append_index[append], fetches, fetch_index[fetch])
+            )
+            if is_append:
+                move(appends, append_index[append], events, to)
+                append += 1
+            else:
+                move(fetches, fetch_index[fetch], events, to)
+                fetch += 1
+            if to == first or events[E_EPOCH, to] != events[E_EPOCH, first]:
+                if not is_told_once:
+                    end = keep_first(events, first, to)
+                    move(events, to, events, end)
+                    to = end
+                first = to
+                latest_fetch = latest_append = -1
+                is_told_once = True
+            elif events[E_LEADER, to] != events[E_LEADER, first]:
+                continue
+            seq = events[E_SEQ, to]
+            if seq != NO_SEQ:
+                if is_append:
+                    is_told_once = is_told_once and seq > latest_append
+                    latest_append = seq
+                else:
+                    is_told_once = is_told_once and seq > latest_fetch
+                    latest_fetch = seq
+            to += 1
+        if not is_told_once:
+            to = keep_first(events, first, to)
+        bounds[code + 1] = to
+    return bounds
+
+
+@inlined
+def move(rows: Array, row: int, events: Array, to: int) -> None:
+    for field in range(E_FIELDS):
+        events[field, to] = rows[field, row]
+
+
+@compiled
+def keep_first(events: Array, low: int, high: int) -> int:
+    """Of an epoch's rows with the same number only the first stays; returns where it ends now."""
+    keys = np.empty(high - low, np.int64)
+    for at in range(low, high):
+        # A number and whether it is an append's; without one: its own key.
+        if events[E_SEQ, at] == NO_SEQ:
+            keys[at - low] = -1 - at
+        else:
+            keys[at - low] = 2 * events[E_SEQ, at] + (events[E_KIND, at] == APPEND)
+    ordered = np.argsort(keys, kind="mergesort")
+    is_kept = np.ones(high - low, np.bool_)
+    first = ordered[0]
+    for one in ordered:
+        if keys[one] != keys[first]:
+            first = one
+        elif events[E_ROW, low + one] != events[E_ROW, low + first]:
+            is_kept[one] = False
+    to = low
+    for at in range(low, high):
+        if is_kept[at - low]:
+            move(events, at, events, to)
+            to += 1
+    return to

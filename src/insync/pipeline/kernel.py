@@ -7,61 +7,115 @@ a row of `g`; each function says which rule it is the twin of. Nothing here allo
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 import numpy as np
 
-from insync.pipeline.compiling import compiled
+from insync.pipeline.calm import (
+    M_APPENDS,
+    M_BLOCKED_SINCE,
+    M_END,
+    M_EVENT,
+    M_NOW,
+    M_UNTIL,
+    M_WATERMARK,
+    stays_calm,
+)
+from insync.pipeline.compiling import compiled, inner
+from insync.pipeline.events import E_AT, E_KIND, E_OFFSET, E_POSITION, E_ROW, E_TIME
+from insync.pipeline.state import (
+    ALWAYS,
+    APPEND,
+    BEGAN,
+    CAUGHT_UP,
+    F_CAUGHT_UP,
+    F_CAUGHT_UP_SERVED,
+    F_DETECTION,
+    F_DUE,
+    F_END,
+    F_ENTRY,
+    F_EVICTED,
+    F_FACTS,
+    F_FETCHED,
+    F_FORGIVEN,
+    F_GRACED,
+    F_HOLDS,
+    F_IN,
+    F_KEEPS_FETCHING,
+    F_LAG_BEGAN,
+    F_LAST_FETCH,
+    F_LEADER_END,
+    F_MISSED,
+    F_MISSING,
+    F_OUT_SINCE,
+    F_OVER_SINCE,
+    F_PASSED,
+    F_SERVED,
+    F_TOLD,
+    F_UNDER_MIN,
+    FAILED,
+    FETCH,
+    G_APPENDS,
+    G_BEGAN,
+    G_BLOCKED_COUNTED,
+    G_BLOCKED_SINCE,
+    G_DELAYS,
+    G_DRAINED,
+    G_END,
+    G_ENTRIES,
+    G_FIELDS,
+    G_FIRST_ENTRY,
+    G_LEADER,
+    G_MEMBERS,
+    G_NOW,
+    G_READS,
+    G_SHIFT,
+    G_STALLED,
+    G_START,
+    G_STARTED,
+    G_STARTED_TAU,
+    G_WATERMARK,
+    LAG_BEGIN,
+    MESSAGES,
+    NEVER,
+    NONE,
+    O_APPEND,
+    O_EVENT,
+    O_LAST_MARK,
+    O_LEADER,
+    O_MARK,
+    O_PAST_STALLS,
+    O_STALL,
+    O_START,
+    P_HALF,
+    P_HOLDS,
+    P_IS_PLAIN,
+    P_LIMIT,
+    P_MESSAGES,
+    P_MINIMUM,
+    P_POLICY,
+    P_WAIT,
+    TRUE_LAG,
+    UNKNOWN,
+    V_DELAYS,
+    V_EXPANDS,
+    V_FALSE,
+    V_FLAPS,
+    V_MISSED,
+    V_MISSED_MS,
+    V_OUT,
+    V_SHRINKS,
+    V_UNDER_MIN,
+    V_UNDER_MIN_FETCHING,
+    V_WATERMARK_STALL,
+    Array,
+    fetched,
+)
 from insync.rules.append_times import RESOLUTION_PARTS
-from insync.rules.settings import POLICY_NAMES
 from insync.rules.stalls import STALL_MS_MIN, STALL_PARTS
-from insync.rules.values import NEVER_MS, UNKNOWN_OFFSET
-
-Array = Any  # numpy's, of int64 unless told otherwise
-
-NEVER: Final = NEVER_MS
-ALWAYS: Final = 2**62  # later than any time
-UNKNOWN: Final = int(UNKNOWN_OFFSET)
-NONE: Final = -(2**61)  # for a time or an offset that is not there
-
-MESSAGES, LAG_BEGIN, CAUGHT_UP, TRUE_LAG, PENDING_READS = range(len(POLICY_NAMES))
-
-# A scenario.
-(
-    P_POLICY, P_LIMIT, P_MESSAGES, P_HALF, P_HOLDS, P_WAIT, P_MINIMUM, P_IS_PLAIN, P_FIELDS,
-) = range(9)  # fmt: skip
-
-# An event: what, when, and the numbers of its row.
-FETCH, APPEND, BEGAN, FAILED = 0, 1, 2, 3
-
-# A follower: `rules.follower.Follower`, then what the replay itself keeps of it.
-(
-    F_END, F_FETCHED, F_LEADER_END, F_CAUGHT_UP, F_CAUGHT_UP_SERVED, F_SERVED, F_LAG_BEGAN,
-    F_FORGIVEN, F_GRACED, F_HOLDS, F_IN, F_DUE, F_ENTRY,
-    F_MISSING, F_TOLD, F_OVER_SINCE, F_MISSED,
-    F_OUT_SINCE, F_EVICTED, F_DETECTION, F_PASSED, F_KEEPS_FETCHING, F_UNDER_MIN, F_LAST_FETCH,
-    F_FIELDS,
-) = range(25)  # fmt: skip
-
-# The partition: the leader's log and watermark, what is known of its appends, and the time.
-(
-    G_NOW, G_END, G_WATERMARK, G_START, G_BEGAN, G_DRAINED, G_LEADER, G_MEMBERS,
-    G_BLOCKED_SINCE, G_BLOCKED_COUNTED,
-    G_ENTRIES, G_FIRST_ENTRY, G_SHIFT, G_STARTED, G_APPENDS, G_STALLED, G_STARTED_TAU, G_READS,
-    G_DELAYS, G_FIELDS,
-) = range(20)  # fmt: skip
-
-# Verdicts, as `oracle.Verdicts` has them.
-(
-    V_SHRINKS, V_EXPANDS, V_FLAPS, V_OUT, V_FALSE, V_MISSED, V_MISSED_MS, V_UNDER_MIN,
-    V_UNDER_MIN_FETCHING, V_WATERMARK_STALL, V_DELAYS, V_FIELDS,
-) = range(12)  # fmt: skip
-
 
 # When a follower is out: `rules.policy`, `rules.append_times`, `rules.eviction`.
 
 
-@compiled
+@inner
 def first_past(f: Array, g: Array, entries: Array, who: int) -> int:
     if f[who, F_END] < g[G_START]:
         return g[G_STARTED] + g[G_SHIFT]
@@ -69,7 +123,7 @@ def first_past(f: Array, g: Array, entries: Array, who: int) -> int:
     return entries[at, 2] + g[G_SHIFT]
 
 
-@compiled
+@inner
 def leaves_at(f: Array, g: Array, p: Array, entries: Array, who: int) -> int:
     policy = p[P_POLICY]
     end = f[who, F_END]
@@ -97,7 +151,7 @@ def leaves_at(f: Array, g: Array, p: Array, entries: Array, who: int) -> int:
     return min(since, fetched) + p[P_LIMIT] + 1
 
 
-@compiled
+@inner
 def check_at(at: int, p: Array, first: int) -> int:
     """`rules.policy.half_period_check_at_ms`."""
     period = max(1, p[P_LIMIT] // 2)
@@ -105,7 +159,7 @@ def check_at(at: int, p: Array, first: int) -> int:
     return first + max(0, periods) * period
 
 
-@compiled
+@inner
 def set_due(f: Array, g: Array, p: Array, entries: Array, who: int) -> None:
     """When to look at this follower next: it leaves, or lets go of the watermark."""
     now = g[G_NOW]
@@ -133,7 +187,7 @@ def set_due(f: Array, g: Array, p: Array, entries: Array, who: int) -> None:
     f[who, F_DUE] = at
 
 
-@compiled
+@inner
 def set_all_due(f: Array, g: Array, p: Array, entries: Array) -> None:
     for who in range(f.shape[0]):
         set_due(f, g, p, entries, who)
@@ -142,7 +196,7 @@ def set_all_due(f: Array, g: Array, p: Array, entries: Array) -> None:
 # The watermark: `rules.membership`.
 
 
-@compiled
+@inner
 def counts(f: Array, g: Array, p: Array, entries: Array, who: int) -> bool:
     """Whether the watermark waits for it: a member, or of the pseudo-ISR."""
     if f[who, F_IN]:
@@ -150,7 +204,7 @@ def counts(f: Array, g: Array, p: Array, entries: Array, who: int) -> bool:
     return f[who, F_END] >= g[G_START] and g[G_NOW] < leaves_at(f, g, p, entries, who)
 
 
-@compiled
+@inner
 def advance_watermark(f: Array, g: Array, p: Array, entries: Array) -> None:
     lowest = g[G_END]
     for who in range(f.shape[0]):
@@ -168,7 +222,7 @@ def advance_watermark(f: Array, g: Array, p: Array, entries: Array) -> None:
 # Time, truth and episodes: `oracle._Partition` and `oracle._Term`.
 
 
-@compiled
+@inner
 def time_passes(f: Array, g: Array, p: Array, v: Array, to: int) -> None:
     passed = to - g[G_NOW]
     g[G_NOW] = to
@@ -184,7 +238,7 @@ def time_passes(f: Array, g: Array, p: Array, v: Array, to: int) -> None:
         v[V_UNDER_MIN] += passed
 
 
-@compiled
+@inner
 def passes_at(f: Array, g: Array, p: Array, taus: Array, who: int) -> int:
     if f[who, F_END] < g[G_START]:
         return g[G_STARTED_TAU] + g[G_STALLED] + p[P_LIMIT] + 1
@@ -194,7 +248,7 @@ def passes_at(f: Array, g: Array, p: Array, taus: Array, who: int) -> int:
     return taus[missing] + g[G_STALLED] + p[P_LIMIT] + 1
 
 
-@compiled
+@inner
 def passes(f: Array, g: Array, v: Array, delays: Array, who: int) -> None:
     if f[who, F_OUT_SINCE] != NONE and f[who, F_EVICTED] and not f[who, F_PASSED]:
         f[who, F_PASSED] = 1
@@ -204,7 +258,7 @@ def passes(f: Array, g: Array, v: Array, delays: Array, who: int) -> None:
         v[V_DELAYS] += 1
 
 
-@compiled
+@inner
 def tell(f: Array, g: Array, p: Array, v: Array, taus: Array, delays: Array, who: int) -> None:
     begin, until = f[who, F_TOLD], g[G_NOW]
     if until <= begin:
@@ -228,12 +282,12 @@ def tell(f: Array, g: Array, p: Array, v: Array, taus: Array, delays: Array, who
     v[V_MISSED_MS] += until - over
 
 
-@compiled
+@inner
 def is_silent(f: Array, g: Array, p: Array, who: int) -> bool:
     return g[G_NOW] - f[who, F_LAST_FETCH] > p[P_LIMIT]
 
 
-@compiled
+@inner
 def close(f: Array, g: Array, p: Array, v: Array, who: int, has_returned: bool) -> None:
     since = f[who, F_OUT_SINCE]
     f[who, F_OUT_SINCE] = NONE
@@ -247,7 +301,7 @@ def close(f: Array, g: Array, p: Array, v: Array, who: int, has_returned: bool) 
         v[V_UNDER_MIN_FETCHING] += f[who, F_UNDER_MIN]
 
 
-@compiled
+@inner
 def leave(
     f: Array, g: Array, p: Array, v: Array, entries: Array, taus: Array, delays: Array
 ) -> None:
@@ -289,7 +343,7 @@ def leave(
         advance_watermark(f, g, p, entries)
 
 
-@compiled
+@inner
 def look_until(
     f: Array, g: Array, p: Array, v: Array, entries: Array, taus: Array, delays: Array, until: int
 ) -> None:
@@ -308,7 +362,7 @@ def look_until(
 # What happens: `rules.leadership`.
 
 
-@compiled
+@inner
 def append(f: Array, g: Array, p: Array, entries: Array, taus: Array, end: int) -> None:
     now = g[G_NOW]
     if g[G_END] == g[G_WATERMARK]:
@@ -330,30 +384,33 @@ def append(f: Array, g: Array, p: Array, entries: Array, taus: Array, end: int) 
         set_all_due(f, g, p, entries)
 
 
-@compiled
+@inner
 def note_append(f: Array, g: Array, p: Array, entries: Array, end: int) -> None:
+    note_entry(g, p, entries, g[G_NOW] - g[G_SHIFT], end)
+    for who in range(f.shape[0]):  # who lacked nothing lacks this
+        if f[who, F_END] >= g[G_END] and f[who, F_END] < end:
+            f[who, F_ENTRY] = g[G_ENTRIES] - 1
+
+
+@inner
+def note_entry(g: Array, p: Array, entries: Array, at: int, end: int) -> None:
     """`AppendTimes.append`; an entry is its end, when it was opened, and its last append."""
     limit = p[P_LIMIT]
     resolution = max(1, limit // RESOLUTION_PARTS)
-    at = g[G_NOW] - g[G_SHIFT]
     n = g[G_ENTRIES]
     if n > 0 and at - entries[n - 1, 1] < resolution:
         entries[n - 1, 0] = end
         entries[n - 1, 2] = at
-    else:
-        while g[G_FIRST_ENTRY] + 1 < n and at - entries[g[G_FIRST_ENTRY] + 1, 2] > limit:
-            g[G_FIRST_ENTRY] += 1
-        entries[n, 0] = end
-        entries[n, 1] = at
-        entries[n, 2] = at
-        n += 1
-        g[G_ENTRIES] = n
-    for who in range(f.shape[0]):  # who lacked nothing lacks this
-        if f[who, F_END] >= g[G_END] and f[who, F_END] < end:
-            f[who, F_ENTRY] = n - 1
+        return
+    while g[G_FIRST_ENTRY] + 1 < n and at - entries[g[G_FIRST_ENTRY] + 1, 2] > limit:
+        g[G_FIRST_ENTRY] += 1
+    entries[n, 0] = end
+    entries[n, 1] = at
+    entries[n, 2] = at
+    g[G_ENTRIES] = n + 1
 
 
-@compiled
+@inner
 def find_entry(f: Array, g: Array, entries: Array, who: int) -> None:
     """The first entry past its end; entries that were dropped are behind `G_FIRST_ENTRY`."""
     at, end = f[who, F_ENTRY], f[who, F_END]
@@ -364,34 +421,17 @@ def find_entry(f: Array, g: Array, entries: Array, who: int) -> None:
     f[who, F_ENTRY] = at
 
 
-@compiled
+@inner
 def fetch(
     f: Array, g: Array, p: Array, v: Array, entries: Array, who: int, offset: int,
     leader_end: int, at: int, missing: int,
 ) -> None:  # fmt: skip
     """`Follower.on_fetch` and what follows from it."""
     now = g[G_NOW]
-    previous = f[who, F_LEADER_END]
-    at_end = offset >= leader_end
-    at_previous = previous != NONE and offset >= previous
-    proof = at if at_end else (f[who, F_FETCHED] if at_previous else NEVER)
     # Only who holds the watermark back moves it; who comes nearer moves it not at all.
     may_advance = f[who, F_END] <= g[G_WATERMARK] and offset != f[who, F_END]
-    if offset < f[who, F_END] and at >= f[who, F_FETCHED]:  # its log went back
-        f[who, F_CAUGHT_UP] = f[who, F_CAUGHT_UP_SERVED] = NEVER
-        may_advance = True
-    f[who, F_END] = offset
-    f[who, F_MISSING] = missing
-    f[who, F_CAUGHT_UP] = max(f[who, F_CAUGHT_UP], proof)
-    if at_end or at_previous:
-        f[who, F_CAUGHT_UP_SERVED] = max(f[who, F_CAUGHT_UP_SERVED], now)
-    f[who, F_FETCHED] = max(f[who, F_FETCHED], at)
-    f[who, F_LEADER_END] = leader_end if previous == NONE else max(leader_end, previous)
-    f[who, F_SERVED] = max(f[who, F_SERVED], now)
-    if at_end:
-        f[who, F_LAG_BEGAN] = NONE
-    elif f[who, F_LAG_BEGAN] == NONE:
-        f[who, F_LAG_BEGAN] = at
+    may_advance = may_advance or offset < f[who, F_END]
+    fetched(f, who, now, at, offset, leader_end, missing)
     f[who, F_FORGIVEN] = 0
     if p[P_POLICY] == TRUE_LAG:
         find_entry(f, g, entries, who)
@@ -419,12 +459,12 @@ def fetch(
     set_due(f, g, p, entries, who)
 
 
-@compiled
+@inner
 def later(at: int, shift: int, ended: int) -> int:
     return at if at == NEVER else min(at + shift, ended)
 
 
-@compiled
+@inner
 def stalled(
     f: Array, g: Array, p: Array, v: Array, entries: Array, taus: Array, delays: Array,
     reads: Array, began: int, ended: int,
@@ -464,7 +504,7 @@ def stalled(
     set_all_due(f, g, p, entries)
 
 
-@compiled
+@inner
 def read_began(f: Array, g: Array, reads: Array, row: int, who: int, offset: int, at: int) -> None:
     holds = f[who, F_LEADER_END] != NONE and offset >= f[who, F_LEADER_END]
     read = g[G_READS]
@@ -473,7 +513,7 @@ def read_began(f: Array, g: Array, reads: Array, row: int, who: int, offset: int
     g[G_READS] += 1
 
 
-@compiled
+@inner
 def read_ended(f: Array, g: Array, reads: Array, row: int, at: int) -> int:
     """When it was parsed, stalls not counted."""
     for read in range(g[G_READS]):
@@ -491,7 +531,7 @@ def read_ended(f: Array, g: Array, reads: Array, row: int, at: int) -> int:
 # One partition.
 
 
-@compiled
+@inner
 def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, at: int, start: int) -> None:
     g[G_NOW] = at
     g[G_LEADER] = leader
@@ -516,12 +556,55 @@ def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, at: int, st
         f[who, F_TOLD] = at
 
 
+@inner
+def resume(
+    f: Array, g: Array, p: Array, entries: Array, taus: Array, mark: Array, facts: Array,
+    append_at: Array, append_ends: Array, base: int,
+) -> None:  # fmt: skip
+    """Take up the state at a mark, all having been in sync up to it."""
+    for who in range(f.shape[0]):
+        for field in range(F_FACTS):
+            f[who, field] = facts[who, field]
+    for index in range(g[G_APPENDS], mark[M_APPENDS]):
+        taus[index] = append_at[base + index]
+        if p[P_POLICY] == TRUE_LAG:
+            note_entry(g, p, entries, append_at[base + index], append_ends[base + index])
+    g[G_NOW], g[G_END], g[G_WATERMARK] = mark[M_NOW], mark[M_END], mark[M_WATERMARK]
+    g[G_BLOCKED_SINCE], g[G_APPENDS] = mark[M_BLOCKED_SINCE], mark[M_APPENDS]
+    if p[P_POLICY] == TRUE_LAG:
+        for who in range(f.shape[0]):
+            find_entry(f, g, entries, who)
+    set_all_due(f, g, p, entries)
+
+
+@inner
+def is_as_marked(f: Array, g: Array, mark: Array, facts: Array) -> bool:
+    """Whether all are in sync, and everything is as if they had always been."""
+    if g[G_MEMBERS] != f.shape[0] or g[G_WATERMARK] != mark[M_WATERMARK]:
+        return False
+    if g[G_BLOCKED_SINCE] != mark[M_BLOCKED_SINCE]:
+        return False
+    for who in range(f.shape[0]):
+        if f[who, F_OVER_SINCE] != NONE or f[who, F_TOLD] != facts[who, F_TOLD]:
+            return False
+    return True
+
+
+@inner
+def next_that_counts(stalls: Array, at: int, past: int, limit: int) -> int:
+    while at < past:
+        length = stalls[at, 2]
+        if length >= STALL_MS_MIN and length * STALL_PARTS >= limit:
+            return at
+        at += 1
+    return past
+
+
 @compiled
 def replay(
-    kinds: Array, times: Array, who: Array, offsets: Array, leader_ends: Array, ats: Array,
-    rows: Array, missing: Array,
-    epochs: Array,  # first event, past its last, leader, start offset, first stall, past its last
-    stalls: Array,  # began, ended
+    events: Array, who: Array, missing: Array, epochs: Array, marks: Array, facts: Array,
+    append_at: Array, append_ends: Array,
+    stalls: Array,  # began, ended, length
     at_start: Array, p: Array, v: Array, f: Array, entries: Array, taus: Array, reads: Array,
     delays: Array, first_delay: int,
 ) -> int:  # fmt: skip
@@ -536,76 +619,106 @@ def replay(
         g[G_MEMBERS] += at_start[one]
     limit = p[P_LIMIT]
     for epoch in range(epochs.shape[0]):
-        event, past, leader, start = (
-            epochs[epoch, 0],
-            epochs[epoch, 1],
-            epochs[epoch, 2],
-            epochs[epoch, 3],
+        leader, base = epochs[epoch, O_LEADER], epochs[epoch, O_APPEND]
+        begin_epoch(
+            f, g, p, v, leader, events[E_TIME, epochs[epoch, O_EVENT]], epochs[epoch, O_START]
         )
-        begin_epoch(f, g, p, v, leader, times[event], start)
         set_all_due(f, g, p, entries)
-        next_stall, past_stalls = epochs[epoch, 4], epochs[epoch, 5]
-        while event < past:
-            now = times[event]
-            while next_stall < past_stalls and stalls[next_stall, 1] <= now:
-                began, ended = stalls[next_stall, 0], stalls[next_stall, 1]
-                length = stalls[next_stall, 2]
-                if length >= STALL_MS_MIN and length * STALL_PARTS >= limit:
+        past_stalls = epochs[epoch, O_PAST_STALLS]
+        stall = next_that_counts(stalls, epochs[epoch, O_STALL], past_stalls, limit)
+        has_stalled, has_skipped = False, False
+        is_calm = g[G_MEMBERS] == f.shape[0]
+        last_mark = epochs[epoch, O_LAST_MARK]
+        for mark in range(epochs[epoch, O_MARK], last_mark):
+            stalled_at = stalls[stall, 1] if stall < past_stalls else ALWAYS
+            if is_calm and marks[mark, M_UNTIL] < stalled_at and stays_calm(marks[mark], p):
+                has_skipped = True
+                continue
+            if has_skipped:
+                resume(
+                    f, g, p, entries, taus, marks[mark], facts[mark], append_at, append_ends, base
+                )
+                has_skipped = False
+            for event in range(marks[mark, M_EVENT], marks[mark + 1, M_EVENT]):
+                now = events[E_TIME, event]
+                while stall < past_stalls and stalls[stall, 1] <= now:
+                    began, ended = stalls[stall, 0], stalls[stall, 1]
                     stalled(f, g, p, v, entries, taus, delays, reads, began, ended)
-                next_stall += 1
-            # Most events change nothing for anybody else: look first, call then.
-            due = f[0, F_DUE]
-            for one in range(1, f.shape[0]):
-                due = min(due, f[one, F_DUE])
-            if due <= now:
-                look_until(f, g, p, v, entries, taus, delays, now)
-            if g[G_MEMBERS] == f.shape[0]:
-                g[G_NOW] = now
-            elif now != g[G_NOW]:
-                time_passes(f, g, p, v, now)
-            kind, one = kinds[event], who[event]
-            if kind == APPEND:
-                if offsets[event] > g[G_END]:
-                    append(f, g, p, entries, taus, offsets[event])
-            elif kind == BEGAN:
-                read_began(f, g, reads, rows[event], one, offsets[event], ats[event])
-                set_due(f, g, p, entries, one)
-            else:
-                lacks = f[one, F_MISSING]
-                if (
-                    f[one, F_IN]
-                    and f[one, F_OVER_SINCE] == NONE
-                    and f[one, F_END] >= start
-                    and (lacks >= g[G_APPENDS] or taus[lacks] + g[G_STALLED] + limit + 1 >= now)
-                ):
-                    f[one, F_TOLD] = max(f[one, F_TOLD], now)
-                else:
-                    tell(f, g, p, v, taus, delays, one)
-                at = ats[event]
-                if at != now or kind == FAILED:
-                    at = read_ended(f, g, reads, rows[event], at)
-                if kind == FETCH:
-                    fetch(
-                        f,
-                        g,
-                        p,
-                        v,
-                        entries,
-                        one,
-                        offsets[event],
-                        leader_ends[event],
-                        at,
-                        missing[event],
-                    )
-                else:
-                    set_due(f, g, p, entries, one)
-            event += 1
+                    has_stalled = True
+                    stall = next_that_counts(stalls, stall + 1, past_stalls, limit)
+                happen(
+                    events, event, who[event], missing[event], epochs[epoch, O_START],
+                    f, g, p, v, entries, taus, reads, delays,
+                )  # fmt: skip
+            is_calm = not has_stalled and is_as_marked(f, g, marks[mark + 1], facts[mark + 1])
+        if has_skipped:
+            resume(
+                f, g, p, entries, taus, marks[last_mark], facts[last_mark], append_at,
+                append_ends, base,
+            )  # fmt: skip
         look_until(f, g, p, v, entries, taus, delays, g[G_NOW])
         for one in range(f.shape[0]):
             if one != leader:
                 tell(f, g, p, v, taus, delays, one)
         if epoch + 1 < epochs.shape[0]:
-            time_passes(f, g, p, v, max(g[G_NOW], times[epochs[epoch + 1, 0]]))
+            time_passes(f, g, p, v, max(g[G_NOW], events[E_TIME, epochs[epoch + 1, O_EVENT]]))
     for one in range(f.shape[0]):
         close(f, g, p, v, one, False)
     return g[G_DELAYS]
+
+
+@inner
+def happen(
+    events: Array, event: int, one: int, missing: int, start: int, f: Array, g: Array, p: Array,
+    v: Array, entries: Array, taus: Array, reads: Array, delays: Array,
+) -> None:  # fmt: skip
+    now = events[E_TIME, event]
+    # Most events change nothing for anybody else: look first, call then.
+    due = f[0, F_DUE]
+    for other in range(1, f.shape[0]):
+        due = min(due, f[other, F_DUE])
+    if due <= now:
+        look_until(f, g, p, v, entries, taus, delays, now)
+    if g[G_MEMBERS] == f.shape[0]:
+        g[G_NOW] = now
+    elif now != g[G_NOW]:
+        time_passes(f, g, p, v, now)
+    kind = events[E_KIND, event]
+    if kind == APPEND:
+        if events[E_OFFSET, event] > g[G_END]:
+            append(f, g, p, entries, taus, events[E_OFFSET, event])
+        return
+    if kind == BEGAN:
+        read_began(
+            f, g, reads, events[E_ROW, event], one, events[E_OFFSET, event], events[E_AT, event]
+        )
+        set_due(f, g, p, entries, one)
+        return
+    lacks = f[one, F_MISSING]
+    if (
+        f[one, F_IN]
+        and f[one, F_OVER_SINCE] == NONE
+        and f[one, F_END] >= start
+        and (lacks >= g[G_APPENDS] or taus[lacks] + g[G_STALLED] + p[P_LIMIT] + 1 >= now)
+    ):
+        f[one, F_TOLD] = max(f[one, F_TOLD], now)
+    else:
+        tell(f, g, p, v, taus, delays, one)
+    at = events[E_AT, event]
+    if at != now or kind == FAILED:
+        at = read_ended(f, g, reads, events[E_ROW, event], at)
+    if kind == FETCH:
+        fetch(
+            f,
+            g,
+            p,
+            v,
+            entries,
+            one,
+            events[E_OFFSET, event],
+            events[E_POSITION, event],
+            at,
+            missing,
+        )
+    else:
+        set_due(f, g, p, entries, one)

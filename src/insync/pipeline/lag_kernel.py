@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from insync.pipeline.compiling import compiled
-from insync.pipeline.events import (
-    E_EPOCH,
-    E_KIND,
-    E_LEADER,
-    E_OFFSET,
-    E_POSITION,
-    E_ROW,
-    E_TIME,
-    E_WHO,
-)
-from insync.pipeline.kernel import APPEND, FETCH, Array
-from insync.pipeline.replay import find, keep_first, remember
+from insync.pipeline.compiling import compiled, inner
+from insync.pipeline.events import E_EPOCH, E_KIND, E_OFFSET, E_POSITION, E_ROW, E_TIME, E_WHO
+from insync.pipeline.replay import find, remember
+from insync.pipeline.state import APPEND, FETCH, Array
 
 L_FIELDS = 17  # partition, epoch, follower, bucket, samples, and four ranks of each of three lags
 LEVEL = 2**62  # of a span: nothing is lacking
@@ -35,24 +26,21 @@ def lag_of_partitions(
 ) -> int:
     """Fills `rows` as far as they go; returns how many there are."""
     count = 0
-    is_kept = np.ones(len(events), np.bool_)
     for code in range(len(bounds) - 1):
         low = bounds[code]
         while low < bounds[code + 1]:
             high = low
-            while high < bounds[code + 1] and events[high, E_EPOCH] == events[low, E_EPOCH]:
-                is_kept[high] = events[high, E_LEADER] == events[low, E_LEADER]
+            while high < bounds[code + 1] and events[E_EPOCH, high] == events[E_EPOCH, low]:
                 high += 1
-            keep_first(events, low, high, is_kept)
-            count = lag_of_epoch(events, low, high, is_kept, bytes_of, bucket, code, rows, count)
+            count = lag_of_epoch(events, low, high, bytes_of, bucket, code, rows, count)
             low = high
     return count
 
 
 @compiled
 def lag_of_epoch(
-    events: Array, low: int, high: int, is_kept: Array, bytes_of: Array, bucket: int, code: int,
-    rows: Array, count: int,
+    events: Array, low: int, high: int, bytes_of: Array, bucket: int, code: int, rows: Array,
+    count: int,
 ) -> int:  # fmt: skip
     # What was appended: when, the end after it, and all bytes before it.
     size = high - low
@@ -60,27 +48,24 @@ def lag_of_epoch(
     ends = np.empty(size + 1, np.int64)
     before = np.zeros(size + 2, np.int64)
     appends = 0
-    start = end = events[low, E_POSITION]
+    start = end = events[E_POSITION, low]
     ids = np.empty(16, np.int64)
     known = 0
-    last = events[low, E_TIME]
+    last = events[E_TIME, high - 1]
     for event in range(low, high):
-        if not is_kept[event]:
-            continue
-        last = events[event, E_TIME]
-        if events[event, E_KIND] == APPEND:
-            if events[event, E_WHO] > end:
-                end = events[event, E_WHO]
-                at[appends] = events[event, E_TIME]
+        if events[E_KIND, event] == APPEND:
+            if events[E_OFFSET, event] > end:
+                end = events[E_OFFSET, event]
+                at[appends] = events[E_TIME, event]
                 ends[appends] = end
-                before[appends + 1] = before[appends] + bytes_of[events[event, E_ROW]]
+                before[appends + 1] = before[appends] + bytes_of[events[E_ROW, event]]
                 appends += 1
-        elif events[event, E_KIND] == FETCH and find(ids, known, events[event, E_WHO]) < 0:
-            ids, known = remember(ids, known, events[event, E_WHO])
+        elif events[E_KIND, event] == FETCH and find(ids, known, events[E_WHO, event]) < 0:
+            ids, known = remember(ids, known, events[E_WHO, event])
     spans = np.empty((2 * size + 4, S_FIELDS), np.int64)
     for one in range(known):
         count = lag_of_follower(
-            events, low, high, is_kept, ids[one], at, ends, before, appends, start, last, bucket,
+            events, low, high, ids[one], at, ends, before, appends, start, last, bucket,
             code, spans, rows, count,
         )  # fmt: skip
     return count
@@ -88,25 +73,22 @@ def lag_of_epoch(
 
 @compiled
 def lag_of_follower(
-    events: Array, low: int, high: int, is_kept: Array, follower: int, at: Array, ends: Array,
-    before: Array, appends: int, start: int, last: int, bucket: int, code: int, spans: Array,
-    rows: Array, count: int,
+    events: Array, low: int, high: int, follower: int, at: Array, ends: Array, before: Array,
+    appends: int, start: int, last: int, bucket: int, code: int, spans: Array, rows: Array,
+    count: int,
 ) -> int:  # fmt: skip
     """Walks the events that change what it lacks; a span ends at each, and at a bucket's end."""
-    began = events[low, E_TIME]
+    began = events[E_TIME, low]
     now, offset, missing, done, n = 0, -1, 0, 0, 0
     is_known = False
     event = low
     while event <= high:
-        if event < high and not is_kept[event]:
-            event += 1
-            continue
-        kind = events[event, E_KIND] if event < high else FETCH
-        is_mine = event < high and kind == FETCH and events[event, E_WHO] == follower
+        kind = events[E_KIND, event] if event < high else FETCH
+        is_mine = event < high and kind == FETCH and events[E_WHO, event] == follower
         if event < high and kind != APPEND and not is_mine:
             event += 1
             continue
-        until = events[event, E_TIME] if event < high else last + 1
+        until = events[E_TIME, event] if event < high else last + 1
         while is_known and now < until:
             stop = min(until, (now // bucket + 1) * bucket)
             since = LEVEL
@@ -125,7 +107,7 @@ def lag_of_follower(
             if stop % bucket == 0 or (stop == until and event == high):
                 if count < len(rows):
                     row = rows[count]
-                    row[0], row[1], row[2] = code, events[low, E_EPOCH], follower
+                    row[0], row[1], row[2] = code, events[E_EPOCH, low], follower
                     row[3] = now // bucket * bucket
                     summarise(spans[:n], row)
                 count += 1
@@ -134,10 +116,10 @@ def lag_of_follower(
         if event == high:
             break
         if kind == APPEND:
-            if done < appends and events[event, E_WHO] == ends[done]:
+            if done < appends and events[E_OFFSET, event] == ends[done]:
                 done += 1
         elif is_mine:
-            offset = events[event, E_OFFSET]
+            offset = events[E_OFFSET, event]
             while missing < appends and ends[missing] <= offset:
                 missing += 1
             while missing > 0 and ends[missing - 1] > offset:
@@ -149,7 +131,7 @@ def lag_of_follower(
     return count
 
 
-@compiled
+@inner
 def summarise(spans: Array, row: Array) -> None:
     total = 0
     for span in range(len(spans)):
@@ -166,7 +148,7 @@ def summarise(spans: Array, row: Array) -> None:
         row[8 + 4 * lag] = highest
 
 
-@compiled
+@inner
 def values(spans: Array, span: int, lag: int) -> tuple[int, int]:
     """The lowest and the highest in a span."""
     if lag == 0:
@@ -176,7 +158,7 @@ def values(spans: Array, span: int, lag: int) -> tuple[int, int]:
     return value, value
 
 
-@compiled
+@inner
 def ranked(spans: Array, lag: int, rank: int, lowest: int, highest: int) -> int:
     """The smallest value that `rank` milliseconds do not exceed."""
     while lowest < highest:

@@ -57,7 +57,7 @@ class Lag:
     def __call__(self, tables: shards.Tables) -> pa.Table:
         appends = tables["appends"]
         shard = events.shard(tables["fetches"], appends, None, None)
-        bytes_of = events.numbers(appends["bytes"], 0)
+        bytes_of = events.numbers(appends["bytes"], 0).astype(np.int64)
         rows = np.empty((0, L_FIELDS), np.int64)
         needed = 1_024
         while needed > len(rows):

@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline import events, shards
-from insync.pipeline.kernel import NONE, Array
 from insync.pipeline.schemas import PROBLEMS
+from insync.pipeline.state import NONE, Array
 
 COLUMNS: Final = {"fetches": events.FETCH_COLUMNS, "appends": events.APPEND_COLUMNS}
 

@@ -7,26 +7,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from insync.pipeline import kernel
-from insync.pipeline.compiling import compiled
+from insync.pipeline.calm import M_FIELDS, STRETCH, mark
+from insync.pipeline.compiling import compiled, inlined, inner
 from insync.pipeline.events import (
-    E_AT,
     E_EPOCH,
     E_KIND,
     E_LEADER,
     E_OFFSET,
     E_POSITION,
-    E_ROW,
-    E_SEQ,
     E_TIME,
     E_WHO,
-    NO_SEQ,
     Shard,
 )
-from insync.pipeline.kernel import (
+from insync.pipeline.scenarios import Asked
+from insync.pipeline.state import (
+    ALWAYS,
     APPEND,
     BEGAN,
     CAUGHT_UP,
+    F_FACTS,
     F_FIELDS,
+    MESSAGES,
+    O_APPEND,
+    O_EVENT,
+    O_FIELDS,
+    O_LEADER,
+    O_PAST,
+    O_PAST_STALLS,
+    O_STALL,
+    O_START,
     P_FIELDS,
     P_HALF,
     P_HOLDS,
@@ -37,11 +46,9 @@ from insync.pipeline.kernel import (
     P_POLICY,
     P_WAIT,
     PENDING_READS,
-    TRUE_LAG,
     V_FIELDS,
     Array,
 )
-from insync.pipeline.scenarios import Asked
 from insync.rules.settings import POLICY_NAMES
 
 DELAYS_AT_FIRST = 4_096
@@ -68,20 +75,42 @@ def parameters(asked: Asked) -> Array:
     return rows
 
 
-def replay(shard: Shard, scenarios: Array, *, room: int = DELAYS_AT_FIRST) -> Replayed:
+def replay(
+    shard: Shard, scenarios: Array, *, room: int = DELAYS_AT_FIRST, stretch: int = STRETCH
+) -> Replayed:
+    who, missing = np.empty((2, shard.events.shape[1]), np.int64)
     while True:
         verdicts = np.zeros((len(shard.partitions), len(scenarios), V_FIELDS), np.int64)
         delays = np.empty(room, np.int64)
         needed = replay_partitions(
             shard.events, shard.bounds, shard.isr_bounds, shard.isr_members, shard.has_isr,
-            shard.stalls, scenarios, verdicts, delays,
+            shard.stalls, scenarios, stretch, who, missing, verdicts, delays,
         )  # fmt: skip
         if needed <= room:
             return Replayed(verdicts, delays[:needed])
         room = needed
 
 
-@compiled
+@inner
+def number_followers(
+    events: Array, low: int, high: int, who: Array, ids: Array, known: int
+) -> tuple[int, int]:
+    """As far as there is room for newcomers."""
+    for at in range(low, high):
+        who[at] = 0
+        if events[E_KIND, at] != APPEND:
+            one = find(ids, known, events[E_WHO, at])
+            if one < 0:
+                if known == len(ids):
+                    return at, known
+                ids[known] = events[E_WHO, at]
+                one = known
+                known += 1
+            who[at] = one
+    return high, known
+
+
+@inlined
 def find(ids: Array, count: int, broker: int) -> int:
     for at in range(count):
         if ids[at] == broker:
@@ -90,163 +119,97 @@ def find(ids: Array, count: int, broker: int) -> int:
 
 
 @compiled
-def keep_first(events: Array, low: int, high: int, is_kept: Array) -> None:
-    """Of rows with the same number only the first stays."""
-    latest_fetch = latest_append = -1
-    is_plain = True
-    for at in range(low, high):
-        seq = events[at, E_SEQ]
-        if seq == NO_SEQ or not is_kept[at]:
-            continue
-        if events[at, E_KIND] == APPEND:
-            is_plain = is_plain and seq > latest_append
-            latest_append = seq
-        else:
-            is_plain = is_plain and seq > latest_fetch
-            latest_fetch = seq
-    if is_plain:
-        return
-    keys = np.empty(high - low, np.int64)
-    for at in range(low, high):
-        # A number and whether it is an append's; without one, or not kept: its own key.
-        if events[at, E_SEQ] == NO_SEQ or not is_kept[at]:
-            keys[at - low] = -1 - at
-        else:
-            keys[at - low] = 2 * events[at, E_SEQ] + (events[at, E_KIND] == APPEND)
-    ordered = np.argsort(keys, kind="mergesort")
-    first = ordered[0]
-    for one in ordered:
-        if keys[one] != keys[first]:
-            first = one
-        elif events[low + one, E_ROW] != events[low + first, E_ROW]:
-            is_kept[low + one] = False
-
-
-@compiled
 def replay_partitions(
     events: Array, bounds: Array, isr_bounds: Array, isr_members: Array, has_isr: Array,
-    all_stalls: Array, scenarios: Array, verdicts: Array, delays: Array,
+    all_stalls: Array, scenarios: Array, stretch: int, who: Array, missing: Array, verdicts: Array,
+    delays: Array,
 ) -> int:  # fmt: skip
     delay = 0
-    is_kept = np.ones(len(events), np.bool_)
+    least = np.full(P_FIELDS, ALWAYS, np.int64)
+    for scenario in scenarios:
+        least[P_LIMIT] = min(least[P_LIMIT], scenario[P_LIMIT])
+        if scenario[P_POLICY] == MESSAGES:
+            least[P_MESSAGES] = min(least[P_MESSAGES], scenario[P_MESSAGES])
+    # Room for the largest partition, taken once.
+    largest = 0
+    for code in range(len(bounds) - 1):
+        largest = max(largest, bounds[code + 1] - bounds[code])
+    append_at, append_ends = np.empty(largest, np.int64), np.empty(largest, np.int64)
+    entries, taus = np.empty((largest + 1, 3), np.int64), np.empty(largest + 1, np.int64)
     for code in range(len(bounds) - 1):
         low, high = bounds[code], bounds[code + 1]
         if low == high:
             continue
-        # Epochs, each with the leader that its first row names.
-        epoch_count = appends_max = began_count = 0
-        leader = -1
-        for at in range(low, high):
-            if at == low or events[at, E_EPOCH] != events[at - 1, E_EPOCH]:
-                epoch_count += 1
-                leader = events[at, E_LEADER]
-            is_kept[at] = events[at, E_LEADER] == leader
-            appends_max += events[at, E_KIND] == APPEND
-            began_count += events[at, E_KIND] == BEGAN
-        epochs = np.empty((epoch_count, 6), np.int64)
-        start = low
-        for at in range(low + 1, high + 1):
-            if at == high or events[at, E_EPOCH] != events[start, E_EPOCH]:
-                keep_first(events, start, at, is_kept)
-                start = at
-        # Columns of what stays, brokers by number.
-        size = high - low
-        kinds = np.empty(size, np.int8)
-        who = np.empty(size, np.int32)
-        times, offsets = np.empty(size, np.int64), np.empty(size, np.int64)
-        leader_ends, ats = np.empty(size, np.int64), np.empty(size, np.int64)
-        rows, missing = np.empty(size, np.int64), np.empty(size, np.int64)
-        ids = np.empty(16, np.int64)
-        known = 0
-        to = 0
-        epoch = -1
-        previous = 0
-        for at in range(low, high):
-            if not is_kept[at]:
-                continue
-            kind = events[at, E_KIND]
-            if epoch < 0 or events[at, E_EPOCH] != previous:
-                previous = events[at, E_EPOCH]
-                epoch += 1
-                epochs[epoch, 0] = to
-                epochs[epoch, 3] = events[at, E_POSITION]
-                one = find(ids, known, events[at, E_LEADER])
-                if one < 0:
-                    ids, known = remember(ids, known, events[at, E_LEADER])
-                    one = known - 1
-                epochs[epoch, 2] = one
-            epochs[epoch, 1] = to + 1
-            kinds[to] = kind
-            times[to] = events[at, E_TIME]
-            ats[to] = events[at, E_AT]
-            rows[to] = events[at, E_ROW]
-            if kind == APPEND:
-                offsets[to] = events[at, E_WHO]
-                leader_ends[to] = who[to] = 0
-            else:
-                offsets[to] = events[at, E_OFFSET]
-                leader_ends[to] = events[at, E_POSITION]
-                one = find(ids, known, events[at, E_WHO])
-                if one < 0:
-                    ids, known = remember(ids, known, events[at, E_WHO])
-                    one = known - 1
-                who[to] = one
-            to += 1
+        epochs = epochs_of(events, low, high)
+        ids, known = number_brokers(events, low, high, who, epochs)
         for at in range(isr_bounds[code], isr_bounds[code + 1]):
             if find(ids, known, isr_members[at]) < 0:
                 ids, known = remember(ids, known, isr_members[at])
         at_start = np.zeros(known, np.int64)
-        at_start[epochs[0, 2]] = 1
+        at_start[epochs[0, O_LEADER]] = 1
         if has_isr[code]:
             for at in range(isr_bounds[code], isr_bounds[code + 1]):
                 at_start[find(ids, known, isr_members[at])] = 1
         else:
-            for at in range(epochs[0, 0], epochs[0, 1]):
-                if kinds[at] != APPEND:
+            for at in range(epochs[0, O_EVENT], epochs[0, O_PAST]):
+                if events[E_KIND, at] != APPEND:
                     at_start[who[at]] = 1
-        find_missing(kinds, who, offsets, missing, epochs, known)
-        stalls = stalls_of(all_stalls, epochs, times, ids)
+        find_missing(events, who, missing, epochs, known, append_at, append_ends)
+        stalls = stalls_of(all_stalls, epochs, events[E_TIME], ids)
+        began_count = 0
+        for at in range(low, high):
+            began_count += events[E_KIND, at] == BEGAN
         f = np.empty((known, F_FIELDS), np.int64)
-        entries = np.empty((appends_max + 1, 3), np.int64)
-        taus = np.empty(appends_max + 1, np.int64)
         reads = np.empty((began_count + 1, 4), np.int64)
-        is_quiet = np.zeros(len(scenarios), np.bool_)
+        mark_count = (high - low) // stretch + 2 * len(epochs) + 1
+        marks = np.empty((mark_count, M_FIELDS), np.int64)
+        facts = np.empty((mark_count, known, F_FACTS), np.int64)
+        mark(events, who, missing, epochs, append_at, f, stretch, least, marks, facts)
         for scenario in range(len(scenarios)):
-            is_quiet[scenario] = any_stricter(scenarios, scenario, is_quiet)
-            if is_quiet[scenario]:
-                continue  # nothing happens here either
             delay = kernel.replay(
-                kinds, times, who, offsets, leader_ends, ats, rows, missing, epochs, stalls,
+                events, who, missing, epochs, marks, facts, append_at, append_ends, stalls,
                 at_start, scenarios[scenario], verdicts[code, scenario], f, entries, taus, reads,
                 delays, delay,
             )  # fmt: skip
-            is_quiet[scenario] = (
-                len(stalls) == 0 and np.all(at_start == 1) and np.all(verdicts[code, scenario] == 0)
-            )
     return delay
 
 
 @compiled
-def any_stricter(scenarios: Array, one: int, is_quiet: Array) -> bool:
-    """Whether nothing happened under the same rule with a smaller limit.
+def epochs_of(events: Array, low: int, high: int) -> Array:
+    count = 1
+    for at in range(low + 1, high):
+        count += events[E_EPOCH, at] != events[E_EPOCH, at - 1]
+    epochs = np.empty((count, O_FIELDS), np.int64)
+    epoch = -1
+    for at in range(low, high):
+        if at == low or events[E_EPOCH, at] != events[E_EPOCH, at - 1]:
+            epoch += 1
+            epochs[epoch, O_EVENT] = at
+            epochs[epoch, O_START] = events[E_POSITION, at]
+        epochs[epoch, O_PAST] = at + 1
+    return epochs
 
-    Where all are in sync from the start and nobody leaves or is missed, a larger limit changes
-    nothing, looked at in time or late. Two things could: stalls, which a larger limit may not take
-    for such, so there must be none; and the times of `true-lag`, coarser by 1 % of the limit.
-    """
-    mine = scenarios[one]
-    for other in range(one):
-        theirs = scenarios[other]
-        if (
-            is_quiet[other]
-            and not theirs[P_HALF]
-            and theirs[P_POLICY] == mine[P_POLICY]
-            and theirs[P_HOLDS] == mine[P_HOLDS]
-            and theirs[P_MESSAGES] == mine[P_MESSAGES]
-            and theirs[P_LIMIT] * (2 if mine[P_POLICY] == TRUE_LAG else 1) <= mine[P_LIMIT]
-        ):
-            return True
-    return False
+
+@compiled
+def number_brokers(
+    events: Array, low: int, high: int, who: Array, epochs: Array
+) -> tuple[Array, int]:
+    """Everybody who is told of, by number."""
+    ids, known = np.empty(16, np.int64), 0
+    for epoch in range(len(epochs)):
+        leader = events[E_LEADER, epochs[epoch, O_EVENT]]
+        one = find(ids, known, leader)
+        if one < 0:
+            ids, known = remember(ids, known, leader)
+            one = known - 1
+        epochs[epoch, O_LEADER] = one
+    at = low
+    while True:
+        at, known = number_followers(events, at, high, who, ids, known)
+        if at == high:
+            break
+        ids, known = remember(ids, known, events[E_WHO, at])
+    return ids, known
 
 
 @compiled
@@ -261,29 +224,34 @@ def remember(ids: Array, count: int, broker: int) -> tuple[Array, int]:
 
 @compiled
 def find_missing(
-    kinds: Array, who: Array, offsets: Array, missing: Array, epochs: Array, known: int
-) -> None:
-    """For each fetch the first append of its epoch that it lacks, by number."""
+    events: Array, who: Array, missing: Array, epochs: Array, known: int, append_at: Array,
+    append_ends: Array,
+) -> None:  # fmt: skip
+    """What was appended; for each fetch the first append of its epoch that it lacks, by number."""
+    base = 0
     for epoch in range(len(epochs)):
-        low, high, end = epochs[epoch, 0], epochs[epoch, 1], epochs[epoch, 3]
-        ends = np.empty(high - low + 1, np.int64)
-        count = 0
+        low, high = epochs[epoch, O_EVENT], epochs[epoch, O_PAST]
+        end = epochs[epoch, O_START]
+        epochs[epoch, O_APPEND] = base
+        past = base
         for at in range(low, high):
-            if kinds[at] == APPEND and offsets[at] > end:
-                end = offsets[at]
-                ends[count] = end
-                count += 1
-        place = np.zeros(known, np.int64)
+            if events[E_KIND, at] == APPEND and events[E_OFFSET, at] > end:
+                end = events[E_OFFSET, at]
+                append_at[past], append_ends[past] = events[E_TIME, at], end
+                past += 1
+        place = np.full(known, base, np.int64)
         for at in range(low, high):
-            if kinds[at] == APPEND:
+            if events[E_KIND, at] == APPEND:
                 missing[at] = 0
                 continue
-            here = place[who[at]]
-            while here < count and ends[here] <= offsets[at]:
+            here, offset = place[who[at]], events[E_OFFSET, at]
+            while here < past and append_ends[here] <= offset:
                 here += 1
-            while here > 0 and ends[here - 1] > offsets[at]:
+            while here > base and append_ends[here - 1] > offset:
                 here -= 1
-            place[who[at]] = missing[at] = here
+            place[who[at]] = here
+            missing[at] = here - base
+        base = past
 
 
 @compiled
@@ -292,9 +260,9 @@ def stalls_of(all_stalls: Array, epochs: Array, times: Array, ids: Array) -> Arr
     found = np.empty((len(all_stalls) * len(epochs), 3), np.int64)
     count = 0
     for epoch in range(len(epochs)):
-        begins, ends = times[epochs[epoch, 0]], times[epochs[epoch, 1] - 1]
-        leader = ids[epochs[epoch, 2]]
-        first = epochs[epoch, 4] = count
+        begins, ends = times[epochs[epoch, O_EVENT]], times[epochs[epoch, O_PAST] - 1]
+        leader = ids[epochs[epoch, O_LEADER]]
+        first = epochs[epoch, O_STALL] = count
         low = np.searchsorted(all_stalls[:, 0], leader)
         for at in range(low, len(all_stalls)):
             if all_stalls[at, 0] != leader or all_stalls[at, 1] >= ends:
@@ -309,5 +277,5 @@ def stalls_of(all_stalls: Array, epochs: Array, times: Array, ids: Array) -> Arr
                 to -= 1
             found[to, 0], found[to, 1], found[to, 2] = began, ended, length
             count += 1
-        epochs[epoch, 5] = count
+        epochs[epoch, O_PAST_STALLS] = count
     return found[:count]

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
+from insync.pipeline import footers
 from insync.pipeline.events import BadTables, check_columns
 from insync.telemetry.schemas import TABLES, Type
 from insync.telemetry.tables import arrow_schema
@@ -147,12 +148,5 @@ class _OfFiles:
         )
 
     def _read(self, table: str, name: str, columns: tuple[str, ...]) -> pa.Table:
-        import pyarrow.parquet as pq  # noqa: PLC0415 - on the workers
-
         path = Path(self._root) / table / name
-        if not path.exists():
-            return empty(table, columns)
-        names = [column for column in ("topic", "outcome") if column in columns]
-        with pq.ParquetFile(path, read_dictionary=names) as file:
-            check_columns(str(path), file.schema_arrow.names, columns)
-            return file.read(columns=list(columns), use_threads=False)
+        return footers.read(path, columns) if path.exists() else empty(table, columns)

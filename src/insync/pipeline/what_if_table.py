@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline import events, shards
-from insync.pipeline.kernel import V_DELAYS, Array
 from insync.pipeline.replay import Replayed, parameters, replay
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.schemas import COUNTS, LEVEL, SCENARIO, VERDICTS, WHAT_IF
+from insync.pipeline.state import V_DELAYS, Array
 
 KEY = [field.name for field in (*LEVEL, *SCENARIO)]
 PARTITION, TOPIC, ALL = "partition", "topic", "all"

@@ -1,0 +1,84 @@
+"""A Parquet file's columns, read only where its footer does not tell all there is to know.
+
+Most telemetry repeats itself: one leader, one epoch, reads that took no time. Where a footer says
+that all values of a column are the same, or that what a column adds to another is needed nowhere,
+there is nothing to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from insync.pipeline.events import check_columns
+
+BY_DICTIONARY: Final = ("topic", "outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a footer says of a column's numbers."""
+
+    lowest: int
+    highest: int
+    nulls: int
+
+
+def read(path: Path, columns: Iterable[str]) -> pa.Table:
+    names = list(columns)
+    by_dictionary = [name for name in BY_DICTIONARY if name in names]
+    with pq.ParquetFile(path, read_dictionary=by_dictionary) as file:
+        check_columns(str(path), file.schema_arrow.names, tuple(names))
+        told = {name: found for name in names if (found := _told(file.metadata, name))}
+        known: dict[str, Any] = {
+            name: column.lowest
+            for name, column in told.items()
+            if column.lowest == column.highest and not column.nulls
+        }
+        known |= dict.fromkeys(_needless(told, names))
+        rest = [name for name in names if name not in known]
+        found = file.read(columns=rest, use_threads=False)
+        schema = file.schema_arrow
+    count = found.num_rows if rest else file.metadata.num_rows
+    arrays = [
+        pa.repeat(pa.scalar(known[name], schema.field(name).type), count)
+        if name in known
+        else found[name]
+        for name in names
+    ]
+    return pa.Table.from_arrays(arrays, names=names)
+
+
+def _needless(told: dict[str, Told], names: list[str]) -> Iterable[str]:
+    """A fetch's other end of the leader is asked for where the first is null; the time of its last
+    repetition where there is one."""
+    if (low := told.get("leader_end_low")) and not low.nulls and "leader_end_high" in names:
+        yield "leader_end_high"
+    if (repeats := told.get("repeats")) and repeats.highest <= 1 and "last_at_ms" in names:
+        yield "last_at_ms"
+
+
+def _told(metadata: Any, name: str) -> Told | None:
+    """Of numbers only: a writer may shorten texts."""
+    try:
+        at = metadata.schema.names.index(name)
+    except ValueError:
+        return None
+    groups = [metadata.row_group(number).column(at) for number in range(metadata.num_row_groups)]
+    found = [group.statistics for group in groups if group.is_stats_set]
+    if not groups or len(found) < len(groups):
+        return None
+    if any(not each.has_min_max or not each.has_null_count for each in found):
+        return None
+    if any(type(each.min) is not int or type(each.max) is not int for each in found):
+        return None
+    return Told(
+        min(each.min for each in found),
+        max(each.max for each in found),
+        sum(each.null_count for each in found),
+    )
