@@ -10,6 +10,7 @@ READY  := $(VENV)/.ready
 # What each lane takes from the one suite. A test with no mark is quick and starts nothing.
 UNIT    := not process and not spark and not interop and not long
 SEARCH  := property and not process and not spark and not interop and not long
+LONG_SEARCH := (property or long) and not process and not spark and not interop
 PROCESS := (process or spark) and not interop and not long
 
 help:  ## this list
@@ -34,9 +35,9 @@ test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (need
 	$(BIN)/pytest -m interop --durations=5
 
 # pytest's 5 is "nothing has this mark": a list may be empty, a failure may not pass.
-test-long: $(READY)  ## the full lists: hundreds of lives, minutes of kills
+test-long: $(READY)  ## the full lists: hundreds of lives, minutes of kills, the longest searches
 	tests/prepare java
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "long and not process and not spark" --durations=5 || [ $$? -eq 5 ]
+	HYPOTHESIS_PROFILE=exhaustive $(BIN)/pytest -n auto -m "$(LONG_SEARCH)" --durations=5 || [ $$? -eq 5 ]
 	$(BIN)/pytest -m "long and (process or spark)" --durations=5 || [ $$? -eq 5 ]
 
 check: $(READY)  ## format, lint, types, layers, unit tests: under a minute

@@ -1,20 +1,22 @@
-"""`python -m bench.pipeline`: the what-if beside DuckDB doing the same replay with windows."""
+"""`python -m bench.pipeline SIDE FOLDER`: one side's what-if over made-up telemetry, as JSON.
+
+A process of its own: what a cold start costs, and how much memory all of it takes, is seen from
+outside (`bench/what_if.py`).
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
 import typer
 
-from bench.pipeline_data import write
-
 LIMIT_MS = 5_000
+MEASURED = 3
 
 # KAFKA-4485's rule in SQL: caught-up times by a running maximum, membership as islands between the
 # fetches at which somebody is late and those at which it is back. It keeps no watermark, so it does
@@ -45,21 +47,23 @@ with fetched as (
   window replica as (partition by topic, partition, leader_epoch, follower order by seq)
 )
 select count(*) filter (where leaves and was_in = 1) as shrinks,
-  count(*) filter (where not leaves and is_in and was_in = 0) as expands,
-  count(*) as rows
+  count(*) filter (where not leaves and is_in and was_in = 0) as expands
 from runs
 """
 
 
-def duckdb_replay(folder: Path) -> dict[str, Any]:
+def duckdb_replay(folder: Path, times: int) -> list[dict[str, Any]]:
     import duckdb  # noqa: PLC0415 - a peer, only here
 
-    began = perf_counter()
     connection = duckdb.connect()
     connection.execute("set threads to 2")
     text = REPLAY_SQL.format(folder=folder, limit=LIMIT_MS)
-    shrinks, expands, rows = connection.execute(text).fetchall()[0]
-    return {"seconds": perf_counter() - began, "rows": rows, "shrinks": shrinks, "expands": expands}
+    found = []
+    for _ in range(times):
+        began_s = perf_counter()
+        shrinks, expands = connection.execute(text).fetchall()[0]
+        found.append({"seconds": perf_counter() - began_s, "shrinks": shrinks, "expands": expands})
+    return found
 
 
 def session() -> Any:
@@ -77,45 +81,40 @@ def session() -> Any:
     )
 
 
-def run_what_if(spark: Any, folder: Path, *, many: bool) -> dict[str, Any]:
+def what_if(spark: Any, folder: Path, *, is_everything: bool = False) -> dict[str, Any]:
     from insync.pipeline.scenarios import Asked  # noqa: PLC0415
     from insync.pipeline.what_if_table import what_if_exported  # noqa: PLC0415
 
-    asked = Asked() if many else Asked(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS])
-    began = perf_counter()
-    found = what_if_exported(spark, folder, asked=asked)
-    rows = found.where("level = 'all'").collect()
+    asked = Asked() if is_everything else Asked(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS])
+    began_s = perf_counter()
+    rows = what_if_exported(spark, folder, asked=asked).where("level = 'all'").collect()
     one = next(row for row in rows if row.policy == "caught-up" and row.lag_time_max_ms == LIMIT_MS)
-    return {"seconds": perf_counter() - began, "shrinks": one.shrinks, "expands": one.expands}
+    seconds = perf_counter() - began_s
+    return {"seconds": seconds, "shrinks": one.shrinks, "expands": one.expands}
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="fetch rows")] = 20_000_000,
-    replicas: int = 1_000,
-    files: int = 64,
-    seed: int = 7,
-    data: Annotated[Path | None, typer.Option(help="keep the made-up data here")] = None,
+    side: Annotated[str, typer.Argument(help="insync or duckdb")],
+    folder: Path,
     *,
-    peer: bool = True,
-    many: Annotated[bool, typer.Option(help="also 5 policies x 8 limits")] = True,
+    once: Annotated[bool, typer.Option(help="one policy, once, and that is all")] = False,
+    other: Annotated[Path | None, typer.Option(help="the same rows, otherwise spread")] = None,
 ) -> None:
-    folder = (
-        data or Path(tempfile.gettempdir())
-    ) / f"insync-bench-{rows}-{replicas}-{files}-{seed}"
-    began = perf_counter()
-    write(folder, rows=rows, replicas=replicas, files=files, seed=seed)
-    figures: dict[str, Any] = {"rows": rows, "replicas": replicas, "made_s": perf_counter() - began}
-    began = perf_counter()
-    spark = session()
-    figures["session_s"] = perf_counter() - began
-    figures["first"] = run_what_if(spark, folder, many=False)
-    figures["warm"] = [run_what_if(spark, folder, many=False) for _ in range(3)]
-    if many:
-        figures["40 scenarios"] = [run_what_if(spark, folder, many=True) for _ in range(2)]
-    spark.stop()
-    if peer:
-        figures["duckdb"] = [duckdb_replay(folder) for _ in range(2)]
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    if side == "duckdb":
+        figures: dict[str, Any] = {"one": duckdb_replay(folder, 1 if once else 2)}
+    else:
+        spark = session()
+        if once:
+            figures = {"one": [what_if(spark, folder)]}
+        else:
+            what_if(spark, folder)  # compiled now, if it was not before
+            figures = {"one": [what_if(spark, folder) for _ in range(MEASURED)]}
+            figures["forty"] = [what_if(spark, folder, is_everything=True) for _ in range(2)]
+            if other is not None:
+                what_if(spark, other)
+                figures["other"] = [what_if(spark, other) for _ in range(MEASURED)]
+        spark.stop()
+    sys.stdout.write(json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

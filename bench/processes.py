@@ -9,6 +9,7 @@ from pathlib import Path
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 KIBIBYTE = 1024
 MEGABYTE = 1_000_000
+GIGABYTE = 1_000_000_000
 
 
 def cpu_ticks(stat: str) -> int:

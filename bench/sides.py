@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from insync.testing.cluster import BrokerFailed, BrokerProcess, Cluster, free_ports
 from insync.testing.processes import PLAIN_BROKER
@@ -38,6 +39,9 @@ class Side(Protocol):
 
     def log_dir(self, broker: int) -> Path:
         """Where it keeps its partitions, a folder each."""
+
+    def controller(self) -> int | None:
+        """Whom the others ask to write down an ISR; None: each leader does so itself."""
 
 
 class InsyncCluster(Cluster):
@@ -66,6 +70,9 @@ class InsyncCluster(Cluster):
     def log_dir(self, broker: int) -> Path:
         return self.brokers[broker].log_dir
 
+    def controller(self) -> int | None:
+        return None
+
 
 class KafkaCluster(ApacheKafka):
     """Theirs, as the tests start it too."""
@@ -76,6 +83,14 @@ class KafkaCluster(ApacheKafka):
 
     def log_dir(self, broker: int) -> Path:
         return self.nodes[broker].log_dir
+
+    def controller(self) -> int | None:
+        states = [
+            json.loads((node.log_dir / "__cluster_metadata-0" / "quorum-state").read_text())
+            for node in self.nodes.values()
+        ]
+        latest = max(states, key=lambda state: state["leaderEpoch"])
+        return int(latest["leaderId"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,4 +161,13 @@ APACHE_KAFKA = Contender(
     title="Apache Kafka",
     cluster=lambda settings=None: KafkaCluster(nodes=BROKERS, settings=settings),
     seconds_to_serve=kafka_seconds_to_serve,
+)
+
+
+def _not_a_broker(**_: object) -> Any:
+    raise LookupError("DuckDB replays telemetry and has no brokers")
+
+
+DUCKDB = Contender(
+    name="duckdb", title="DuckDB", cluster=_not_a_broker, seconds_to_serve=_not_a_broker
 )

@@ -20,15 +20,22 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import arrivals, loads, throttled_move
+from bench import arrivals, loads, throttled_move, what_if
 from bench.loads import LoadFailed
-from bench.processes import MEGABYTE, cpu_s, memory_mb
-from bench.sides import APACHE_KAFKA, BROKERS, WITHOUT_QUOTAS, WITHOUT_TELEMETRY, Contender, Side
+from bench.processes import GIGABYTE, MEGABYTE, cpu_s, memory_mb
+from bench.sides import (
+    APACHE_KAFKA,
+    BROKERS,
+    DUCKDB,
+    WITHOUT_QUOTAS,
+    WITHOUT_TELEMETRY,
+    Contender,
+    Side,
+)
 
 TOPIC = "bench"
 PARTITIONS = 6
 MANY_PARTITIONS = 1_000
-GIGABYTE = 1_000_000_000
 DONE_WITHIN_S = 120.0
 IDLE_WINDOWS = 6
 LOOK_AGAIN_AFTER_S = 0.02
@@ -55,6 +62,8 @@ class Scale:
     idle_s: float
     catch_up_bytes: int
     moved_bytes: int
+    rows: int
+    many_rows: int
 
 
 FULL = Scale(
@@ -64,6 +73,8 @@ FULL = Scale(
     idle_s=5,
     catch_up_bytes=GIGABYTE,
     moved_bytes=300 * MEGABYTE,
+    rows=20_000_000,
+    many_rows=100_000_000,
 )
 QUICK = Scale(
     warm_s=2,
@@ -72,6 +83,8 @@ QUICK = Scale(
     idle_s=2,
     catch_up_bytes=GIGABYTE // 5,
     moved_bytes=60 * MEGABYTE,
+    rows=2_000_000,
+    many_rows=4_000_000,
 )
 
 Seen = dict[str, float]
@@ -255,7 +268,9 @@ def eviction(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it t
     with contender.cluster(settings=IMPATIENT) as side, ExitStack() as at_the_end:
         create_topic(side, partitions=1)
         leader = partitions_of(side.bootstrap)[0].leader
-        others = [broker for broker in side.pids if broker != leader]
+        # Who is out is the controller's to write down: stopped, it is not heard of for a session.
+        busy = {leader, side.controller()}
+        others = [broker for broker in side.pids if broker not in busy]
         asked = side.bootstrap.split(",")[leader - 1]
         at_the_end.enter_context(trickle(asked))
         limits = []
@@ -312,14 +327,21 @@ TRIALS: dict[str, Trial] = {
     "throttle": throttle,
     "unthrottled": unthrottled,
     "telemetry": telemetry,
+    "what-if": lambda contender, scale: what_if.twenty_million(contender.name, scale.rows),
+    "what-if-large": lambda contender, scale: what_if.hundred_million(
+        contender.name, scale.many_rows
+    ),
 }
 RIVALS: dict[str, Contender] = {
     "unthrottled": WITHOUT_QUOTAS,
     "telemetry": WITHOUT_TELEMETRY,
+    "what-if": DUCKDB,
+    "what-if-large": DUCKDB,
 }
-"""What Insync is compared with, where that is not Apache Kafka but Insync with something less."""
-PAIRS_OF = {"unthrottled": 15, "telemetry": 7}
-"""Of trials whose ratio is so near 1 that a few pairs say nothing."""
+"""What Insync is compared with, where that is not Apache Kafka but Insync with something less, or
+another way to replay telemetry."""
+PAIRS_OF = {"unthrottled": 15, "telemetry": 7, "what-if-large": 1}
+"""Of trials whose ratio is so near 1 that a few pairs say nothing, or that take very long."""
 
 
 def rival(trial: str) -> Contender:

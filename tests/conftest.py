@@ -1,4 +1,5 @@
-"""How hard Hypothesis searches: briefly in `make check`, longer in `make test`.
+"""How hard Hypothesis searches: briefly in `make check`, longer in `make test`, and longest in
+`make test-long`.
 
 A failure prints the example; the seed it prints replays it.
 """
@@ -17,19 +18,21 @@ if TYPE_CHECKING:
 
 # No deadline: these machines are noisy, and a slow example is not a wrong one.
 settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
-settings.register_profile(
-    "thorough",
-    max_examples=600,
-    stateful_step_count=60,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+for name, examples in (("thorough", 200), ("exhaustive", 800)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        stateful_step_count=60,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+settings.load_profile(PROFILE)
 
 # Compiling the pipeline's kernels takes half a minute when nothing is kept yet. In `make check`
 # they run as the Python they are written in; longer searches and Spark's workers compile them.
-if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
+if PROFILE == "quick":
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # before anything imports numba
 
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +15,10 @@ from bench import report
 from bench.__main__ import PAIRS, PAIRS_QUICK, Record, chosen_trials, contests
 from bench.figures import FIGURES
 from bench.loads import percentile
+from bench.processes import resident_bytes
 from bench.sides import APACHE_KAFKA, INSYNC, WITHOUT_TELEMETRY
 from bench.trials import PAIRS_OF, RIVALS, TRIALS
+from bench.what_if import memory_of_all
 from insync.rules.refusals import Refusal
 
 
@@ -46,9 +51,26 @@ def test_the_number_of_pairs_is_the_trials_own_unless_somebody_says_it() -> None
 
 def test_every_rival_has_a_name_and_a_trial() -> None:
     assert RIVALS.keys() <= TRIALS.keys()
-    assert len({INSYNC.name, APACHE_KAFKA.name, *(each.name for each in RIVALS.values())}) == (
-        2 + len(RIVALS)
+    rivals = [INSYNC, APACHE_KAFKA, *dict.fromkeys(RIVALS.values())]
+    assert len({each.name for each in rivals}) == len(rivals)
+
+
+@pytest.mark.process
+def test_the_memory_of_a_process_is_that_of_all_it_began() -> None:
+    child = "import sys; held = b'x' * 30_000_000; print(flush=True); sys.stdin.read()"
+    parent = (
+        "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]],"
+        "stdin=subprocess.PIPE, stdout=subprocess.PIPE); c.stdout.readline();"
+        "print(flush=True); sys.stdin.read(); c.communicate()"
     )
+    command = [sys.executable, "-c", parent, child]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        alone = resident_bytes(Path(f"/proc/{process.pid}/status").read_text())
+        assert memory_of_all(process.pid) > alone + 30_000_000
+        process.communicate()
+    assert memory_of_all(process.pid) == 0, "it has ended"
 
 
 @given(values=st.lists(st.floats(0, 10), min_size=1), percent=st.sampled_from([50, 99]))

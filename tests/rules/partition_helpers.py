@@ -13,7 +13,7 @@ from insync.rules.values import BrokerId, LeaderEpoch
 EPOCH = LeaderEpoch(7)
 
 # For properties whose examples cost next to nothing: 60 would let planted mistakes live.
-searched = settings(max_examples=max(250, settings().max_examples))
+searched = settings(max_examples=max(80, settings().max_examples))
 
 
 def brokers(*ids: int) -> tuple[BrokerId, ...]:

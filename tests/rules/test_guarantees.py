@@ -6,11 +6,11 @@ walks go much further than it can afford to.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from random import Random
 
 import pytest
+from effort import times
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from partition_world import POLICIES, REPLICAS, PartitionWorld
@@ -102,7 +102,7 @@ class PartitionLife(RuleBasedStateMachine):
 TestPartitionLife = PartitionLife.TestCase
 TestPartitionLife.pytestmark = [pytest.mark.property]  # type: ignore[attr-defined]
 
-LIVES = 2_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 60
+LIVES = times(quick=15, thorough=700, exhaustive=3_000)
 STEPS = 250
 
 
