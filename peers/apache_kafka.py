@@ -40,6 +40,7 @@ from insync.testing.cluster import HOST, free_ports
 HERE = Path(__file__).parent
 POM = HERE / "pom.xml"
 SPARK_POM = HERE / "spark-kafka.xml"  # Spark's own connector to Kafka
+DELTA_POM = HERE / "spark-delta.xml"  # Delta tables for Spark
 CACHE = HERE.parent / ".peers"
 RESOLVED_WITHIN_S = 600.0
 FORMATTED_WITHIN_S = 60.0

@@ -43,15 +43,23 @@ def write(rows: DataFrame, path: str, *, form: str = PARQUET, may_overwrite: boo
     try:
         writer = rows.write.format(form).option("compression", COMPRESSION)
         writer.mode("overwrite" if may_overwrite else "error").save(path)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_ALREADY_EXISTS":
+    except (AnalysisException, Py4JError) as error:
+        # Not every refusal of Spark's comes as an exception of its own.
+        if _has_condition(error, "PATH_ALREADY_EXISTS"):
             raise BadOutput(f"{path} exists; choose another --out, or --overwrite") from None
-        if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
+        if _has_condition(error, "DATA_SOURCE_NOT_FOUND"):
             raise BadOutput(
                 f"this Spark cannot write {form}: give it the package, for Delta with "
-                "--conf spark.jars.packages=io.delta:delta-spark_2.13:VERSION"
+                "--conf spark.jars.packages=io.delta:delta-spark_4.2_2.13:4.4.0 --conf "
+                "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension"
             ) from None
         raise
+
+
+def _has_condition(error: AnalysisException | Py4JError, condition: str) -> bool:
+    if isinstance(error, AnalysisException):
+        return error.getCondition() == condition
+    return f"[{condition}]" in str(error)
 
 
 def written(spark: SparkSession, path: str, *, form: str = PARQUET) -> DataFrame:
