@@ -31,6 +31,7 @@ def recommended(
 
 def test_the_smallest_good_limit_of_each_policy(spark: SparkSession) -> None:
     rows = [
+        told("caught-up", 500, below_resolution=True),
         told("caught-up", 1_000, false_evictions=1),
         told("caught-up", 2_000, flaps=1),
         told("caught-up", 5_000, under_min_isr_ms=70),  # of somebody silent: that is no fault

@@ -1,7 +1,8 @@
 """Which limit to set, and what it would cost: one row per policy, one of them the headline.
 
 A limit is good if nobody was evicted falsely or flapped, and no time below the minimum ISR came
-from a follower that kept fetching. Per policy the smallest good limit asked is recommended.
+from a follower that kept fetching. Per policy the smallest good limit asked is recommended, of
+those that the record can resolve: below that it shows no trouble because it shows nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def recommendation(what_if: DataFrame, running: Running | None = None) -> DataFr
         (F.col("false_evictions") == 0)
         & (F.col("flaps") == 0)
         & (F.col("under_min_isr_fetching_ms") == 0)
+        & ~F.col("below_resolution")
     )
     smallest = Window.partitionBy(*RULE).orderBy(~F.col("is_good"), "lag_time_max_ms")
     chosen = (
