@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,6 +28,10 @@ class Told:
     lowest: int
     highest: int
     nulls: int
+
+
+def count_rows(path: Path) -> int:
+    return int(pq.read_metadata(path).num_rows)
 
 
 def read(path: Path, columns: Iterable[str]) -> pa.Table:
@@ -46,12 +51,18 @@ def read(path: Path, columns: Iterable[str]) -> pa.Table:
         schema = file.schema_arrow
     count = found.num_rows if rest else file.metadata.num_rows
     arrays = [
-        pa.repeat(pa.scalar(known[name], schema.field(name).type), count)
-        if name in known
-        else found[name]
+        _all(known[name], schema.field(name).type, count) if name in known else found[name]
         for name in names
     ]
     return pa.Table.from_arrays(arrays, names=names)
+
+
+def _all(value: int | None, kind: pa.DataType, count: int) -> pa.Array:
+    """As `pa.repeat` has it, which takes a second to import pandas first."""
+    if value is None:
+        return pa.nulls(count, kind)
+    same = np.full(count, value, np.dtype(str(kind)))
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(same)])
 
 
 def _needless(told: dict[str, Told], names: list[str]) -> Iterable[str]:

@@ -85,8 +85,15 @@ def from_export(
     if not names:
         raise BadTables(f"{root} has no fetches/*.parquet: it is no export of telemetry")
     tasks = min(len(names), TASKS_PER_CORE * _cores(spark))
+    # Everybody reads all of these: not those with nothing in them, as most files of theirs are.
+    everywhere = [
+        path.name
+        for path in sorted((root / BY_BROKER).glob("*.parquet"))
+        if footers.count_rows(path)
+    ]
     frame = spark.createDataFrame([(name,) for name in names], "name string")
-    return frame.repartition(tasks).mapInArrow(_OfFiles(str(root), columns, work), schema)
+    read = _OfFiles(str(root), columns, work, everywhere)
+    return frame.repartition(tasks).mapInArrow(read, schema)
 
 
 def _cores(spark: SparkSession) -> int:
@@ -122,10 +129,11 @@ class _OfRows:
 
 
 class _OfFiles:
-    def __init__(self, root: str, columns: Columns, work: Work) -> None:
+    def __init__(self, root: str, columns: Columns, work: Work, everywhere: list[str]) -> None:
         self._root = root
         self._columns = dict(columns)
         self._work = work
+        self._everywhere = everywhere
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stalls = None
@@ -142,10 +150,8 @@ class _OfFiles:
                 yield from self._work(tables).to_batches()
 
     def _read_all(self, table: str, columns: tuple[str, ...]) -> pa.Table:
-        files = sorted((Path(self._root) / table).glob("*.parquet"))
-        return pa.concat_tables(
-            [empty(table, columns), *(self._read(table, path.name, columns) for path in files)]
-        )
+        parts = [self._read(table, name, columns) for name in self._everywhere]
+        return pa.concat_tables([empty(table, columns), *parts])
 
     def _read(self, table: str, name: str, columns: tuple[str, ...]) -> pa.Table:
         path = Path(self._root) / table / name
