@@ -13,7 +13,7 @@ from recorded_tables import Tables, arrow, recorded
 
 from insync.pipeline import oracle
 from insync.pipeline.calm import STRETCH
-from insync.pipeline.events import shard
+from insync.pipeline.events import Shard, shard
 from insync.pipeline.replay import parameters, replay
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.state import V_DELAYS
@@ -57,9 +57,17 @@ def by_kernel(
         for index, row in enumerate(replayed.verdicts[code]):
             some = replayed.delays[at : at + row[V_DELAYS]]
             at += row[V_DELAYS]
-            if events.bounds[code] < events.bounds[code + 1]:
+            if is_told_of(events, code):
                 counts = dict(zip(FIELDS, row[:V_DELAYS].tolist(), strict=True))
                 yield (topic, int(number), index), (counts, sorted(some.tolist()))
+
+
+def is_told_of(events: Shard, code: int) -> bool:
+    """Of fetches that cannot be judged nothing is left."""
+    return any(
+        bounds[code] < bounds[code + 1]
+        for bounds in (events.dealt.fetch_bounds, events.dealt.append_bounds)
+    )
 
 
 def differences(expected: Found, found: Found, asked: Asked) -> Sequence[object]:
@@ -77,3 +85,30 @@ def test_verdict_by_verdict(tables: Tables, stretch: int) -> None:
     """Also where much is left out because it is calm."""
     expected, found = dict(by_rules(tables)), dict(by_kernel(tables, stretch=stretch))
     assert not differences(expected, found, ASKED)
+
+
+def test_who_began_an_epoch_out_of_sync_is_not_taken_for_one_that_was_in() -> None:
+    """Back in sync because it is level, without ever having been seen to be caught up, it leaves
+    with the next append; whoever was in sync when the epoch began would have a limit's time."""
+    named = {"topic": "t", "partition": 0, "leader": 1, "seq": None}
+    appended = [(0, 0, 0, 0), (0, 10, 0, 5), (0, 2_000, 5, 6)]  # epoch, time, base, end
+    appended += [(1, 3_000, 6, 6), (1, 3_020, 6, 7), (1, 3_030, 7, 8)]
+    fetched = [(0, 5, 0, 0), (1, 3_010, 6, 8)]  # epoch, time, offset, the leader's end
+    tables: Tables = {
+        "appends": [
+            named | {"leader_epoch": epoch, "at_ms": at, "base_offset": base, "end_offset": end}
+            for epoch, at, base, end in appended
+        ],
+        "fetches": [
+            named
+            | {"leader_epoch": epoch, "at_ms": at, "follower": 2, "offset": offset}
+            | {"leader_end_low": end, "leader_end_high": end, "read_ms": 0, "outcome": "ok"}
+            | {"repeats": 1, "last_at_ms": at}
+            for epoch, at, offset, end in fetched
+        ],
+    }
+    asked = Asked(policies=["caught-up"], lag_time_max_ms=[900])
+    expected = dict(by_rules(tables, asked))
+    assert expected["t", 0, 0][0]["shrinks"] == 2
+    for stretch in (1, 2, STRETCH):
+        assert dict(by_kernel(tables, asked, stretch=stretch)) == expected

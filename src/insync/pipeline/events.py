@@ -3,13 +3,14 @@
 Array come as they were exported: the partitions of one shard mixed, each nearly in order. They are
 dealt out to their partitions by counting, and each partition's fetches and appends are put in order
 by merging their ascending runs, so ordered input costs one pass and any other input is right as
-well. What a second leader of an epoch tells and what was told before are left out on the way.
+well. What a second leader of an epoch tells and what was told before are left out on the way. Each
+partition is put in order when its turn comes, in the room of the one before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,14 +72,27 @@ def check_columns(table: str, names: Any, needed: tuple[str, ...]) -> None:
         raise BadTables(f"{table} has no column {', '.join(missing)}")
 
 
+class Dealt(NamedTuple):
+    """Both tables' events, which of them are whose, and room for one partition's in order."""
+
+    fetches: Array
+    fetch_index: Array
+    fetch_bounds: Array
+    appends: Array
+    append_index: Array
+    append_bounds: Array
+    events: Array
+    spare: Array
+    runs: Array
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The events of some partitions, ordered, with what else their replay needs."""
+    """The events of some partitions, with what else their replay needs."""
 
     topics: Array  # per partition
     partitions: Array
-    bounds: Array  # of each partition's events
-    events: Array  # in order; each epoch told by one leader
+    dealt: Dealt
     isr_bounds: Array  # of the first isr_before in `isr_members`; empty: none
     isr_members: Array
     has_isr: Array
@@ -93,15 +107,17 @@ def shard(
     topics, partitions, coded = codes([fetches, appends])
     fetched, fetch_codes = fetch_rows(fetches, coded[0])
     appended = append_rows(appends)
-    # In one piece, so that NumPy asks for large pages: small ones cost more than what goes in.
-    events = np.empty((E_FIELDS, fetched.shape[1] + appended.shape[1]), np.int64)
-    count = len(partitions)
-    dealt_fetches, dealt_appends = dealt_out(count, fetch_codes), dealt_out(count, coded[1])
-    bounds = in_order(fetched, dealt_fetches, appended, dealt_appends, events)
+    fetch_index, fetch_bounds = dealt_out(len(partitions), fetch_codes)
+    append_index, append_bounds = dealt_out(len(partitions), coded[1])
+    # One partition after the other: the room of one stays in the processor's caches.
+    largest = int(np.max(np.diff(fetch_bounds + append_bounds), initial=0))
+    dealt = Dealt(
+        fetched, fetch_index, fetch_bounds, appended, append_index, append_bounds,
+        np.empty((E_FIELDS, largest), np.int64), np.empty(largest, np.int64),
+        np.empty(largest + 2, np.int64),
+    )  # fmt: skip
     has_isr, isr_bounds, isr_members = _first_isr(isr, topics, partitions)
-    return Shard(
-        topics, partitions, bounds, events, isr_bounds, isr_members, has_isr, _stalls(stalls)
-    )
+    return Shard(topics, partitions, dealt, isr_bounds, isr_members, has_isr, _stalls(stalls))
 
 
 def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
@@ -357,73 +373,62 @@ def put_in_order(rows: Array, index: Array, low: int, high: int, spare: Array, r
                 if right >= end or (
                     left < middle and not precedes(rows, index[right], index[left])
                 ):
-                    spare[to] = index[left]
+                    spare[to - low] = index[left]
                     left += 1
                 else:
-                    spare[to] = index[right]
+                    spare[to - low] = index[right]
                     right += 1
             runs[merged] = start
             merged += 1
         runs[merged] = high
         count = merged
         for at in range(low, high):
-            index[at] = spare[at]
+            index[at] = spare[at - low]
 
 
 @compiled
-def in_order(
-    fetches: Array, dealt_fetches: tuple[Array, Array], appends: Array,
-    dealt_appends: tuple[Array, Array], events: Array,
-) -> Array:  # fmt: skip
-    """Both tables merged into `events`; returns what of them is whose."""
-    fetch_index, fetch_bounds = dealt_fetches
-    append_index, append_bounds = dealt_appends
-    longer = max(len(fetch_index), len(append_index))
-    spare, runs = np.empty(longer, np.int64), np.empty(longer + 2, np.int64)
-    bounds = np.zeros(len(fetch_bounds), np.int64)
-    to = 0
-    for code in range(len(bounds) - 1):
-        fetch, past_fetches = fetch_bounds[code], fetch_bounds[code + 1]
-        append, past_appends = append_bounds[code], append_bounds[code + 1]
-        put_in_order(fetches, fetch_index, fetch, past_fetches, spare, runs)
-        put_in_order(appends, append_index, append, past_appends, spare, runs)
-        first = to  # of its epoch
-        latest_fetch = latest_append = -1
-        is_told_once = True
-        while fetch < past_fetches or append < past_appends:
-            is_append = fetch >= past_fetches or (
-                append < past_appends
-                and is_appended_before(appends, append_index[append], fetches, fetch_index[fetch])
-            )
+def in_order(dealt: Dealt, code: int) -> int:
+    """A partition's events from both tables, merged into `dealt.events`; returns how many."""
+    fetches, appends, events = dealt.fetches, dealt.appends, dealt.events
+    fetch_index, append_index = dealt.fetch_index, dealt.append_index
+    fetch, past_fetches = dealt.fetch_bounds[code], dealt.fetch_bounds[code + 1]
+    append, past_appends = dealt.append_bounds[code], dealt.append_bounds[code + 1]
+    put_in_order(fetches, fetch_index, fetch, past_fetches, dealt.spare, dealt.runs)
+    put_in_order(appends, append_index, append, past_appends, dealt.spare, dealt.runs)
+    to = first = 0  # of its epoch
+    latest_fetch = latest_append = -1
+    is_told_once = True
+    while fetch < past_fetches or append < past_appends:
+        is_append = fetch >= past_fetches or (
+            append < past_appends
+            and is_appended_before(appends, append_index[append], fetches, fetch_index[fetch])
+        )
+        if is_append:
+            move(appends, append_index[append], events, to)
+            append += 1
+        else:
+            move(fetches, fetch_index[fetch], events, to)
+            fetch += 1
+        if to == first or events[E_EPOCH, to] != events[E_EPOCH, first]:
+            if not is_told_once:
+                end = keep_first(events, first, to)
+                move(events, to, events, end)
+                to = end
+            first = to
+            latest_fetch = latest_append = -1
+            is_told_once = True
+        elif events[E_LEADER, to] != events[E_LEADER, first]:
+            continue
+        seq = events[E_SEQ, to]
+        if seq != NO_SEQ:
             if is_append:
-                move(appends, append_index[append], events, to)
-                append += 1
+                is_told_once = is_told_once and seq > latest_append
+                latest_append = seq
             else:
-                move(fetches, fetch_index[fetch], events, to)
-                fetch += 1
-            if to == first or events[E_EPOCH, to] != events[E_EPOCH, first]:
-                if not is_told_once:
-                    end = keep_first(events, first, to)
-                    move(events, to, events, end)
-                    to = end
-                first = to
-                latest_fetch = latest_append = -1
-                is_told_once = True
-            elif events[E_LEADER, to] != events[E_LEADER, first]:
-                continue
-            seq = events[E_SEQ, to]
-            if seq != NO_SEQ:
-                if is_append:
-                    is_told_once = is_told_once and seq > latest_append
-                    latest_append = seq
-                else:
-                    is_told_once = is_told_once and seq > latest_fetch
-                    latest_fetch = seq
-            to += 1
-        if not is_told_once:
-            to = keep_first(events, first, to)
-        bounds[code + 1] = to
-    return bounds
+                is_told_once = is_told_once and seq > latest_fetch
+                latest_fetch = seq
+        to += 1
+    return to if is_told_once else keep_first(events, first, to)
 
 
 @inlined

@@ -585,8 +585,11 @@ def is_as_marked(f: Array, g: Array, mark: Array, facts: Array) -> bool:
     if g[G_BLOCKED_SINCE] != mark[M_BLOCKED_SINCE]:
         return False
     for who in range(f.shape[0]):
-        if f[who, F_OVER_SINCE] != NONE or f[who, F_TOLD] != facts[who, F_TOLD]:
+        if f[who, F_OVER_SINCE] != NONE:
             return False
+        for field in range(F_FACTS):  # who began an epoch out of sync was never caught up in it
+            if f[who, field] != facts[who, field]:
+                return False
     return True
 
 

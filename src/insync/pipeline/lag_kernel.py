@@ -9,7 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from insync.pipeline.compiling import compiled, inner
-from insync.pipeline.events import E_EPOCH, E_KIND, E_OFFSET, E_POSITION, E_ROW, E_TIME, E_WHO
+from insync.pipeline.events import (
+    E_EPOCH,
+    E_KIND,
+    E_OFFSET,
+    E_POSITION,
+    E_ROW,
+    E_TIME,
+    E_WHO,
+    Dealt,
+    in_order,
+)
 from insync.pipeline.replay import find, remember
 from insync.pipeline.state import APPEND, FETCH, Array
 
@@ -21,16 +31,16 @@ S_LENGTH, S_LAG, S_GROWS, S_MESSAGES, S_BYTES, S_FIELDS = range(6)
 
 
 @compiled
-def lag_of_partitions(
-    events: Array, bounds: Array, bytes_of: Array, bucket: int, rows: Array
-) -> int:
+def lag_of_partitions(dealt: Dealt, bytes_of: Array, bucket: int, rows: Array) -> int:
     """Fills `rows` as far as they go; returns how many there are."""
     count = 0
-    for code in range(len(bounds) - 1):
-        low = bounds[code]
-        while low < bounds[code + 1]:
+    events = dealt.events
+    for code in range(len(dealt.fetch_bounds) - 1):
+        past = in_order(dealt, code)
+        low = 0
+        while low < past:
             high = low
-            while high < bounds[code + 1] and events[E_EPOCH, high] == events[E_EPOCH, low]:
+            while high < past and events[E_EPOCH, high] == events[E_EPOCH, low]:
                 high += 1
             count = lag_of_epoch(events, low, high, bytes_of, bucket, code, rows, count)
             low = high

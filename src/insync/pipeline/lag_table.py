@@ -62,7 +62,7 @@ class Lag:
         needed = 1_024
         while needed > len(rows):
             rows = np.empty((needed, L_FIELDS), np.int64)
-            needed = lag_of_partitions(shard.events, shard.bounds, bytes_of, self._bucket_ms, rows)
+            needed = lag_of_partitions(shard.dealt, bytes_of, self._bucket_ms, rows)
         found = rows[:needed]
         code = found[:, 0]
         columns = [

@@ -17,7 +17,9 @@ from insync.pipeline.events import (
     E_POSITION,
     E_TIME,
     E_WHO,
+    Dealt,
     Shard,
+    in_order,
 )
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.state import (
@@ -78,12 +80,12 @@ def parameters(asked: Asked) -> Array:
 def replay(
     shard: Shard, scenarios: Array, *, room: int = DELAYS_AT_FIRST, stretch: int = STRETCH
 ) -> Replayed:
-    who, missing = np.empty((2, shard.events.shape[1]), np.int64)
+    who, missing = np.empty((2, shard.dealt.events.shape[1]), np.int64)
     while True:
         verdicts = np.zeros((len(shard.partitions), len(scenarios), V_FIELDS), np.int64)
         delays = np.empty(room, np.int64)
         needed = replay_partitions(
-            shard.events, shard.bounds, shard.isr_bounds, shard.isr_members, shard.has_isr,
+            shard.dealt, shard.isr_bounds, shard.isr_members, shard.has_isr,
             shard.stalls, scenarios, stretch, who, missing, verdicts, delays,
         )  # fmt: skip
         if needed <= room:
@@ -120,9 +122,8 @@ def find(ids: Array, count: int, broker: int) -> int:
 
 @compiled
 def replay_partitions(
-    events: Array, bounds: Array, isr_bounds: Array, isr_members: Array, has_isr: Array,
-    all_stalls: Array, scenarios: Array, stretch: int, who: Array, missing: Array, verdicts: Array,
-    delays: Array,
+    dealt: Dealt, isr_bounds: Array, isr_members: Array, has_isr: Array, all_stalls: Array,
+    scenarios: Array, stretch: int, who: Array, missing: Array, verdicts: Array, delays: Array,
 ) -> int:  # fmt: skip
     delay = 0
     least = np.full(P_FIELDS, ALWAYS, np.int64)
@@ -130,18 +131,16 @@ def replay_partitions(
         least[P_LIMIT] = min(least[P_LIMIT], scenario[P_LIMIT])
         if scenario[P_POLICY] == MESSAGES:
             least[P_MESSAGES] = min(least[P_MESSAGES], scenario[P_MESSAGES])
-    # Room for the largest partition, taken once.
-    largest = 0
-    for code in range(len(bounds) - 1):
-        largest = max(largest, bounds[code + 1] - bounds[code])
+    events = dealt.events
+    largest = events.shape[1]
     append_at, append_ends = np.empty(largest, np.int64), np.empty(largest, np.int64)
     entries, taus = np.empty((largest + 1, 3), np.int64), np.empty(largest + 1, np.int64)
-    for code in range(len(bounds) - 1):
-        low, high = bounds[code], bounds[code + 1]
-        if low == high:
+    for code in range(len(has_isr)):
+        count = in_order(dealt, code)
+        if count == 0:
             continue
-        epochs = epochs_of(events, low, high)
-        ids, known = number_brokers(events, low, high, who, epochs)
+        epochs = epochs_of(events, count)
+        ids, known = number_brokers(events, count, who, epochs)
         for at in range(isr_bounds[code], isr_bounds[code + 1]):
             if find(ids, known, isr_members[at]) < 0:
                 ids, known = remember(ids, known, isr_members[at])
@@ -157,11 +156,11 @@ def replay_partitions(
         find_missing(events, who, missing, epochs, known, append_at, append_ends)
         stalls = stalls_of(all_stalls, epochs, events[E_TIME], ids)
         began_count = 0
-        for at in range(low, high):
+        for at in range(count):
             began_count += events[E_KIND, at] == BEGAN
         f = np.empty((known, F_FIELDS), np.int64)
         reads = np.empty((began_count + 1, 4), np.int64)
-        mark_count = (high - low) // stretch + 2 * len(epochs) + 1
+        mark_count = count // stretch + 2 * len(epochs) + 1
         marks = np.empty((mark_count, M_FIELDS), np.int64)
         facts = np.empty((mark_count, known, F_FACTS), np.int64)
         mark(events, who, missing, epochs, append_at, f, stretch, least, marks, facts)
@@ -175,14 +174,14 @@ def replay_partitions(
 
 
 @compiled
-def epochs_of(events: Array, low: int, high: int) -> Array:
-    count = 1
-    for at in range(low + 1, high):
-        count += events[E_EPOCH, at] != events[E_EPOCH, at - 1]
-    epochs = np.empty((count, O_FIELDS), np.int64)
+def epochs_of(events: Array, count: int) -> Array:
+    changes = 0
+    for at in range(1, count):
+        changes += events[E_EPOCH, at] != events[E_EPOCH, at - 1]
+    epochs = np.empty((changes + 1, O_FIELDS), np.int64)
     epoch = -1
-    for at in range(low, high):
-        if at == low or events[E_EPOCH, at] != events[E_EPOCH, at - 1]:
+    for at in range(count):
+        if at == 0 or events[E_EPOCH, at] != events[E_EPOCH, at - 1]:
             epoch += 1
             epochs[epoch, O_EVENT] = at
             epochs[epoch, O_START] = events[E_POSITION, at]
@@ -191,9 +190,7 @@ def epochs_of(events: Array, low: int, high: int) -> Array:
 
 
 @compiled
-def number_brokers(
-    events: Array, low: int, high: int, who: Array, epochs: Array
-) -> tuple[Array, int]:
+def number_brokers(events: Array, count: int, who: Array, epochs: Array) -> tuple[Array, int]:
     """Everybody who is told of, by number."""
     ids, known = np.empty(16, np.int64), 0
     for epoch in range(len(epochs)):
@@ -203,10 +200,10 @@ def number_brokers(
             ids, known = remember(ids, known, leader)
             one = known - 1
         epochs[epoch, O_LEADER] = one
-    at = low
+    at = 0
     while True:
-        at, known = number_followers(events, at, high, who, ids, known)
-        if at == high:
+        at, known = number_followers(events, at, count, who, ids, known)
+        if at == count:
             break
         ids, known = remember(ids, known, events[E_WHO, at])
     return ids, known
