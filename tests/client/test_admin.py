@@ -294,6 +294,26 @@ def test_an_old_broker_is_spoken_to_in_its_own_versions(loop: VirtualLoop) -> No
     assert asked[1][-1].topic_names == ("t",)
 
 
+def test_a_broker_that_hangs_is_not_waited_for_alone(loop: VirtualLoop) -> None:
+    async def whole() -> None:
+        cluster = new_cluster(loop, 3)
+        for number in cluster.brokers:
+            await cluster.start(number)
+        await asyncio.sleep(1)
+        cluster.pause(1)
+        everybody = [(f"broker-{number}", 9092) for number in (1, 2, 3)]
+        patience = Patience(request_ms=10_000, operation_ms=30_000)
+        network = cluster.network.host(CLIENT)
+        async with Admin(Connections(network, everybody, patience=patience)) as admin:
+            began_s = loop.time()
+            assert await admin.topics() == []
+            assert 1 <= loop.time() - began_s < 1.5
+            assert await admin.topics() == [], "who answered is asked again"
+            assert loop.time() - began_s < 1.5
+
+    loop.run_until_complete(whole())
+
+
 def test_changes_go_to_the_controller_also_when_it_moves(loop: VirtualLoop) -> None:
     controllers = iter([2, 3])
 

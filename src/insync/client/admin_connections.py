@@ -27,6 +27,7 @@ API_VERSIONS_FIRST: Final = 0
 METADATA_FIRST: Final = 1  # version 0 knows no controller
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0
+HURRY_S: Final = 1.0  # without an answer for so long, the next is asked as well
 PORT_MAX: Final = 65535
 SENT_AWAY_MAX: Final = 3  # once may be a broker that stops
 
@@ -195,19 +196,38 @@ class Connections:
         return answer
 
     async def _somebody(self) -> Address:
-        """A broker that answers: the last one, one of those given, or one that was told of."""
-        tried: dict[Address, str] = {}
+        """A broker that answers: the last one, one of those given, or one that was told of.
+
+        One that hangs is not waited for alone: that is when administrators have questions.
+        """
         last = [] if self._anybody is None else [self._anybody]
         candidates: list[Address] = [*last, *self._bootstrap, *self._addresses.values()]
-        for address in dict.fromkeys(candidates):
-            try:
-                await self._connect(address)
-            except Disconnected as gone:
-                tried[address] = str(gone)
-                continue
-            self._anybody = address
-            return address
-        reasons = "; ".join(tried.values())
+        left = list(dict.fromkeys(candidates))
+        tried: list[str] = []
+        asked: dict[asyncio.Task[Any], Address] = {}
+        try:
+            while left or asked:
+                if left:
+                    address = left.pop(0)
+                    asked[asyncio.create_task(self._connect(address))] = address
+                done, _ = await asyncio.wait(
+                    asked,
+                    timeout=HURRY_S if left else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    address = asked.pop(task)
+                    try:
+                        task.result()
+                    except Disconnected as gone:
+                        tried.append(str(gone))
+                        continue
+                    self._anybody = address
+                    return address
+        finally:
+            for task in asked:
+                task.cancel()
+        reasons = "; ".join(tried)
         if self._anybody is None:
             raise Unreachable(reasons)
         raise Disconnected(reasons)
