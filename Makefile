@@ -28,17 +28,17 @@ demo: $(READY)  ## the documents' examples, real brokers with real faults, their
 test: check  ## everything `check` does, then real processes, Spark (needs Java) and the long property runs
 	tests/prepare java
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "$(SEARCH)"
-	$(BIN)/pytest -m "$(PROCESS)" --durations=5
+	$(BIN)/pytest -m "$(PROCESS)" --durations=15
 
 test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (needs Java, Maven, kcat)
 	tests/prepare java maven kcat chromium
-	$(BIN)/pytest -m interop --durations=5
+	$(BIN)/pytest -m interop --durations=15
 
 # pytest's 5 is "nothing has this mark": a list may be empty, a failure may not pass.
 test-long: $(READY)  ## the full lists: hundreds of lives, minutes of kills, the longest searches
 	tests/prepare java
-	HYPOTHESIS_PROFILE=exhaustive $(BIN)/pytest -n auto -m "$(LONG_SEARCH)" --durations=5 || [ $$? -eq 5 ]
-	$(BIN)/pytest -m "long and (process or spark)" --durations=5 || [ $$? -eq 5 ]
+	HYPOTHESIS_PROFILE=exhaustive $(BIN)/pytest -n auto -m "$(LONG_SEARCH)" --durations=15 || [ $$? -eq 5 ]
+	$(BIN)/pytest -m "long and (process or spark)" --durations=15 || [ $$? -eq 5 ]
 
 check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff format --check .

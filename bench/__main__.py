@@ -6,7 +6,8 @@ import json
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ from bench import report
 from bench.figures import FIGURES, Figure
 from bench.ratios import Samples
 from bench.sides import APACHE_KAFKA, INSYNC, Contender
-from bench.trials import FULL, PAIRS_OF, QUICK, TRIALS, Scale, Seen, rival
+from bench.trials import FULL, PAIRS_OF, QUICK, TRIALS, Duel, Scale, Seen, rival
 from insync.rules.refusals import Refusal
 from peers.apache_kafka import PeerUnavailable, classpath
 
@@ -103,24 +104,43 @@ def measure(record: Record, contests: Sequence[Contest], *, scale: Scale, consol
     with Progress(*columns, console=console, transient=True) as progress:
         total = sum(each.pairs * len(each.contenders) for each in contests)
         task = progress.add_task("", total=total)
-        for pair in range(1, max((each.pairs for each in contests), default=0) + 1):
-            for contest in contests:
+        apart = [each for each in contests if not isinstance(TRIALS[each.trial], Duel)]
+        for pair in range(1, max((each.pairs for each in apart), default=0) + 1):
+            for contest in apart:
                 if pair > contest.pairs:
                     continue
                 # Who goes first changes: the second finds caches and a disk the first has used.
                 for contender in contest.contenders if pair % 2 else contest.contenders[::-1]:
                     what = f"pair {pair} of {contest.pairs}, {contest.trial}, {contender.title}"
                     progress.update(task, description=what)
-                    try:
-                        seen = TRIALS[contest.trial](contender, scale)
-                    except (Refusal, KafkaException) as refusal:
-                        record.failures.append(f"{what}: {refusal}")
-                        console.print(f"{what}: [red]{refusal}[/]")
-                    else:
+                    trial = TRIALS[contest.trial]
+                    assert not isinstance(trial, Duel), "they come after"
+                    with failures_told(record, what, console):
+                        seen = trial(contender, scale)
                         record.add(contender, pair, seen)
                         told = (f"{key} {report.number(value)}" for key, value in seen.items())
                         console.print(f"{what}: {', '.join(told)}", highlight=False)
                     progress.advance(task)
+        for contest in contests:
+            duel = TRIALS[contest.trial]
+            if not isinstance(duel, Duel):
+                continue
+            what = f"{contest.pairs} pairs, {contest.trial}"
+            progress.update(task, description=what)
+            with failures_told(record, what, console):
+                for pair, seen_by in duel.rounds(contest.contenders, contest.pairs):
+                    for contender in contest.contenders:
+                        record.add(contender, pair, seen_by[contender.name])
+                    progress.advance(task, len(contest.contenders))
+
+
+@contextmanager
+def failures_told(record: Record, what: str, console: Console) -> Iterator[None]:
+    try:
+        yield
+    except (Refusal, KafkaException) as refusal:
+        record.failures.append(f"{what}: {refusal}")
+        console.print(f"{what}: [red]{refusal}[/]")
 
 
 def main(

@@ -10,9 +10,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import SystemRandom
 from statistics import median
 from typing import Any
@@ -47,9 +47,8 @@ IMPATIENT = {
 STOPS = 8
 MOVED_PARTITIONS = 100
 QUOTA_BYTES_PER_S = 10 * MEGABYTE
-UNTHROTTLED_S = 1.5
-UNTHROTTLED_LOADS = 4
-PUBLISHED_WITHIN_S = 3.0  # what was recorded last is published up to two seconds later
+DUEL_BYTES = 25 * MEGABYTE
+DUEL_WARM_UPS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,22 +165,45 @@ def throttle(contender: Contender, scale: Scale) -> Seen:
     }
 
 
-def unthrottled(contender: Contender, scale: Scale) -> Seen:
-    """Short produce loads without any throttle, the least of several: others only ever add."""
-    short = replace(scale, warm_s=UNTHROTTLED_S, load_s=UNTHROTTLED_S)
-    with contender.cluster() as side:
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Two clusters that run side by side, and small loads to either in turn.
+
+    For a ratio near 1: a machine's speed changes within seconds, a fresh cluster is never just as
+    the one before, and only many pairs have a median that means something.
+    """
+
+    figure: str
+
+    def rounds(
+        self, contenders: Sequence[Contender], pairs: int
+    ) -> Iterator[tuple[int, dict[str, Seen]]]:
+        """The CPU per GB of each, by its name, pair by pair."""
+        with ExitStack() as clusters:
+            sides = {each.name: clusters.enter_context(each.cluster()) for each in contenders}
+            for side in sides.values():
+                create_topic(side)
+            for pair in range(1 - DUEL_WARM_UPS, pairs + 1):
+                names = list(sides) if pair % 2 else list(sides)[::-1]
+                # What comes of a load a moment later, as telemetry does, is counted as well: until
+                # the other's is over, or in the next round.
+                before_s = {name: cpu_s(sides[name].pids.values()) for name in names}
+                made = {name: self._load(sides[name]) for name in names}
+                taken_s = {
+                    name: cpu_s(sides[name].pids.values()) - before_s[name] for name in names
+                }
+                if pair > 0:
+                    yield (
+                        pair,
+                        {
+                            name: {self.figure: taken_s[name] / made[name] * GIGABYTE}
+                            for name in names
+                        },
+                    )
+
+    def _load(self, side: Side) -> float:
         load = _load(side, message_bytes=1_024)
-        _warm_up(side, short, load)
-        seen = [_measured(side, short, load) for _ in range(UNTHROTTLED_LOADS)]
-    least = min(made["cpu_s"] / made["bytes"] for made in seen)
-    return {"unthrottled-cpu": least * GIGABYTE}
-
-
-def telemetry(contender: Contender, scale: Scale) -> Seen:
-    """The produce load, and what comes of it a moment later: blocks are built after the rows."""
-    with contender.cluster() as side:
-        made = _produce(side, scale, message_bytes=1_024, settle_s=PUBLISHED_WITHIN_S)
-    return {"telemetry-cpu": made["cpu_s"] / made["bytes"] * GIGABYTE}
+        return loads.run("produce", topic=TOPIC, bytes=DUEL_BYTES, **load)["bytes"]
 
 
 def _produce(
@@ -190,12 +212,14 @@ def _produce(
     *,
     message_bytes: int,
     client: dict[str, Any] | None = None,
-    settle_s: float = 0,
 ) -> Seen:
     """The load that is measured, after a shorter one of the same kind on another topic."""
     load = _load(side, message_bytes=message_bytes, client=client)
     _warm_up(side, scale, load)
-    return _measured(side, scale, load, settle_s=settle_s)
+    os.sync()  # what was left to write before is not this load's
+    before_s = cpu_s(side.pids.values())
+    made = loads.run("produce", topic=TOPIC, seconds=scale.load_s, **load)
+    return {**made, "cpu_s": cpu_s(side.pids.values()) - before_s}
 
 
 def _load(
@@ -213,14 +237,6 @@ def _warm_up(side: Side, scale: Scale, load: dict[str, Any]) -> None:
     create_topic(side, f"{TOPIC}-warm")
     loads.run("produce", topic=f"{TOPIC}-warm", seconds=scale.warm_s, **load)
     create_topic(side)
-
-
-def _measured(side: Side, scale: Scale, load: dict[str, Any], *, settle_s: float = 0) -> Seen:
-    os.sync()  # what was left to write before is not this load's
-    before_s = cpu_s(side.pids.values())
-    made = loads.run("produce", topic=TOPIC, seconds=scale.load_s, **load)
-    time.sleep(settle_s)
-    return {**made, "cpu_s": cpu_s(side.pids.values()) - before_s}
 
 
 def catch_up(contender: Contender, scale: Scale) -> Seen:
@@ -315,7 +331,7 @@ def trickle(bootstrap: str) -> Iterator[None]:
         thread.join()
 
 
-TRIALS: dict[str, Trial] = {
+TRIALS: dict[str, Trial | Duel] = {
     "idle": idle,
     "produce": produce,
     "small-batches": small_batches,
@@ -325,8 +341,8 @@ TRIALS: dict[str, Trial] = {
     "failover": failover,
     "eviction": eviction,
     "throttle": throttle,
-    "unthrottled": unthrottled,
-    "telemetry": telemetry,
+    "unthrottled": Duel("unthrottled-cpu"),
+    "telemetry": Duel("telemetry-cpu"),
     "what-if": lambda contender, scale: what_if.twenty_million(contender.name, scale.rows),
     "what-if-large": lambda contender, scale: what_if.hundred_million(
         contender.name, scale.many_rows
@@ -340,7 +356,7 @@ RIVALS: dict[str, Contender] = {
 }
 """What Insync is compared with, where that is not Apache Kafka but Insync with something less, or
 another way to replay telemetry."""
-PAIRS_OF = {"unthrottled": 15, "telemetry": 7, "what-if-large": 1}
+PAIRS_OF = {"unthrottled": 61, "telemetry": 61, "what-if-large": 1}
 """Of trials whose ratio is so near 1 that a few pairs say nothing, or that take very long."""
 
 
