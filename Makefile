@@ -25,7 +25,8 @@ demo: $(READY)  ## the documents' examples, real brokers with real faults, their
 	@$(BIN)/insync pipeline report --source $(DEMO)/telemetry --out $(DEMO)/analysis \
 	  --lag-time-max-ms 500,1000,1500,3000,10000 --lag-max-messages 100
 
-test: check  ## everything `check` does, then real processes, Spark (needs Java) and the long property runs
+test: check  ## everything `check` does, every branch of the rules, long searches, real processes, Spark (Java)
+	$(BIN)/pytest -n auto -m "$(UNIT)" tests/rules --cov=insync.rules --cov-fail-under=100
 	tests/prepare java
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "$(SEARCH)"
 	$(BIN)/pytest -m "$(PROCESS)" --durations=15
@@ -45,7 +46,7 @@ check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -n auto -m "$(UNIT)" --cov=insync.rules --cov-fail-under=100
+	$(BIN)/pytest -n auto -m "$(UNIT)"
 
 # make bench ONLY=produce,latency PAIRS=10 KAFKA=no JSON=figures.json; QUICK=1 for a first look.
 bench: $(READY)  ## figures beside Apache Kafka

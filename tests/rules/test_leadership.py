@@ -283,6 +283,11 @@ def test_while_a_change_is_pending_nobody_is_due_and_nobody_joins() -> None:
     assert term.obstacles(THIRD, now_ms=LIMIT_MS + 1) == (Obstacle.CHANGE_PENDING,)
 
 
+def test_a_session_that_asked_before_the_last_fetch_changes_nothing() -> None:
+    term = fetched(leadership(), SECOND, 0, at_ms=100)
+    assert term.session_fetched(SECOND, at_ms=90) is term
+
+
 def test_a_read_whose_connection_closed_has_no_effect() -> None:
     term = leadership().read_began(
         SECOND, read_id=7, connection=1, offset=Offset(0), parsed_at_ms=5
