@@ -23,7 +23,7 @@ demo: $(READY)  ## the documents' examples, real brokers with real faults, their
 	@$(BIN)/insync demo --telemetry $(DEMO)/telemetry
 	@tests/prepare java
 	@$(BIN)/insync pipeline report --source $(DEMO)/telemetry --out $(DEMO)/analysis \
-	  --lag-time-max-ms 500,1000,1500,3000,10000 --lag-max-messages 100
+	  --lag-time-max-ms 500,1000,1500,3000,10000 --lag-max-messages 100 --bucket-ms 1000
 
 test: check  ## everything `check` does, every branch of the rules, long searches, real processes, Spark (Java)
 	$(BIN)/pytest -n auto -m "$(UNIT)" tests/rules --cov=insync.rules --cov-fail-under=100

@@ -221,6 +221,7 @@ def report(
     half_period_check: HalfPeriod = False,
     network: Network = None,
     replication_factor: Factor = None,
+    bucket_ms: BucketMs = None,
     master: Master = None,
     conf: Conf = None,
     spark_log: SparkLog = None,
@@ -240,7 +241,7 @@ def report(
     limits = given(network_bytes_per_s=network, replication_factor=replication_factor)
     steps = {
         "episodes": {},
-        "lag": {},
+        "lag": given(bucket_ms=bucket_ms),
         "throttle": limits,
         "what_if": what,
         "recommendation": {},
