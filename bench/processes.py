@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from insync.rules.refusals import Refusal
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 KIBIBYTE = 1024
 MEGABYTE = 1_000_000
@@ -28,9 +30,16 @@ def resident_bytes(status: str) -> int:
     raise ValueError("a process without memory: it has ended")
 
 
+class HasEnded(Refusal):
+    """What was to be measured is not there any more."""
+
+
 def cpu_s(pids: Iterable[int]) -> float:
     """Processor seconds that these processes have taken since they began."""
-    ticks = sum(cpu_ticks(Path(f"/proc/{pid}/stat").read_text()) for pid in pids)
+    try:
+        ticks = sum(cpu_ticks(Path(f"/proc/{pid}/stat").read_text()) for pid in pids)
+    except OSError:
+        raise HasEnded("a process that is measured has ended") from None
     return ticks / TICKS_PER_S
 
 

@@ -187,11 +187,10 @@ class Duel:
                 names = list(sides) if pair % 2 else list(sides)[::-1]
                 # What comes of a load a moment later, as telemetry does, is counted as well: until
                 # the other's is over, or in the next round.
-                before_s = {name: cpu_s(sides[name].pids.values()) for name in names}
+                pids = {name: list(sides[name].pids.values()) for name in names}
+                before_s = {name: cpu_s(pids[name]) for name in names}
                 made = {name: self._load(sides[name]) for name in names}
-                taken_s = {
-                    name: cpu_s(sides[name].pids.values()) - before_s[name] for name in names
-                }
+                taken_s = {name: cpu_s(pids[name]) - before_s[name] for name in names}
                 if pair > 0:
                     yield (
                         pair,
@@ -217,9 +216,10 @@ def _produce(
     load = _load(side, message_bytes=message_bytes, client=client)
     _warm_up(side, scale, load)
     os.sync()  # what was left to write before is not this load's
-    before_s = cpu_s(side.pids.values())
+    pids = list(side.pids.values())
+    before_s = cpu_s(pids)
     made = loads.run("produce", topic=TOPIC, seconds=scale.load_s, **load)
-    return {**made, "cpu_s": cpu_s(side.pids.values()) - before_s}
+    return {**made, "cpu_s": cpu_s(pids) - before_s}
 
 
 def _load(

@@ -84,3 +84,11 @@ def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
     pq.write_table(rows(at_ms=[5]).drop_columns(["seq"]), tmp_path / "one.parquet")
     with pytest.raises(BadTables, match=r"one\.parquet has no column seq"):
         footers.read(tmp_path / "one.parquet", FETCH_COLUMNS)
+
+
+def test_another_columns_field_of_that_name_is_another(tmp_path: Path) -> None:
+    table = rows(at_ms=[5, 6], leader=[1, 2])
+    inner = pa.array([{"leader": 9}, {"leader": 9}])
+    pq.write_table(table.add_column(0, "more", inner), tmp_path / "one.parquet")
+    found = footers.read(tmp_path / "one.parquet", FETCH_COLUMNS)
+    assert found["leader"].to_pylist() == [1, 2]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
 import pytest
 from recorded_tables import Tables, arrow
 
+from insync.pipeline import events
 from insync.pipeline.events import BadTables, shard
 from insync.pipeline.problems_table import COLUMNS, count_problems
 from insync.pipeline.scenarios import Asked
@@ -78,5 +82,53 @@ def test_what_has_no_meaning_is_refused() -> None:
         Asked(policies=["fastest"])
     with pytest.raises(BadSetting, match="at least 1"):
         Asked(lag_time_max_ms=[0])
+    with pytest.raises(BadSetting, match="never reached"):
+        Asked(lag_time_max_ms=[2**63])
     with pytest.raises(BadSetting, match="0 scenarios"):
         Asked(policies=[])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"partition": -5}, "partition is negative"),
+        ({"partition": None}, "is null"),
+        ({"topic": None}, "a topic is null"),
+        ({"seq": -1}, "seq is negative"),
+        ({"seq": 2**61}, "larger than any"),
+        ({"follower": None}, "is null"),
+        ({"repeats": 10**12, "last_at_ms": 10**15}, "some repeats cannot be true"),
+    ],
+)
+def test_rows_that_nobody_can_have_recorded(change: dict[str, Any], reason: str) -> None:
+    told = arrow({"fetches": [fetch(1, 1), fetch(2, 2) | change]})
+    with pytest.raises(BadTables, match=reason):
+        shard(told["fetches"], told["appends"], None, None)
+
+
+def test_numbers_of_other_widths_are_numbers() -> None:
+    told = arrow({"fetches": [fetch(1, None), fetch(2, 2)]})
+    narrow = told["fetches"]
+    for name in ("seq", "leader_end_low", "last_at_ms"):
+        at = narrow.schema.get_field_index(name)
+        narrow = narrow.set_column(at, name, narrow[name].cast(pa.int32()))
+    assert shard(narrow, told["appends"], None, None).partitions.tolist() == [0]
+    at = narrow.schema.get_field_index("offset")
+    broken = narrow.set_column(at, "offset", pa.array([0.5, 1.0]))
+    with pytest.raises(BadTables, match="whole numbers"):
+        shard(broken, told["appends"], None, None)
+
+
+def test_partitions_with_large_numbers_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = arrow({"fetches": [fetch(1, 1) | {"partition": 2_000_000_000}, fetch(2, 1)]})
+    assert shard(told["fetches"], told["appends"], None, None).partitions.tolist() == [
+        0,
+        2_000_000_000,
+    ]
+    monkeypatch.setattr(events, "DENSE_MAX", 0)
+    few = arrow({"fetches": [fetch(1, 1) | {"topic": "b", "partition": 3}, fetch(2, 1)]})
+    found = shard(few["fetches"], few["appends"], None, None)
+    assert dict(zip(found.topics, found.partitions.tolist(), strict=True)) == {
+        few["fetches"]["topic"][1].as_py(): 0,
+        "b": 3,
+    }

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from insync.client.connection import ASKS_FOR_SASL, ClientConnection, Disconnected, Network
+from insync.client.staggered import AllFailed, first_of
 from insync.rules.refusals import Refusal
 from insync.wire import messages
 from insync.wire.any_version import Values, build
@@ -202,35 +204,25 @@ class Connections:
         """
         last = [] if self._anybody is None else [self._anybody]
         candidates: list[Address] = [*last, *self._bootstrap, *self._addresses.values()]
-        left = list(dict.fromkeys(candidates))
-        tried: list[str] = []
-        asked: dict[asyncio.Task[Any], Address] = {}
+
+        async def answers(address: Address) -> Address:
+            await self._connect(address)
+            return address
+
+        ways = [partial(answers, address) for address in dict.fromkeys(candidates)]
         try:
-            while left or asked:
-                if left:
-                    address = left.pop(0)
-                    asked[asyncio.create_task(self._connect(address))] = address
-                done, _ = await asyncio.wait(
-                    asked,
-                    timeout=HURRY_S if left else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                for task in done:
-                    address = asked.pop(task)
-                    try:
-                        task.result()
-                    except Disconnected as gone:
-                        tried.append(str(gone))
-                        continue
-                    self._anybody = address
-                    return address
-        finally:
-            for task in asked:
-                task.cancel()
-        reasons = "; ".join(tried)
-        if self._anybody is None:
-            raise Unreachable(reasons)
-        raise Disconnected(reasons)
+            # A wrong password, say, is not shown to everybody else as well.
+            self._anybody = await first_of(
+                ways, hurry_s=HURRY_S, is_final=lambda reason: not isinstance(reason, Disconnected)
+            )
+        except AllFailed as failed:
+            for reason in failed.reasons:
+                if not isinstance(reason, Disconnected):
+                    raise reason from None
+            if self._anybody is None:
+                raise Unreachable(str(failed)) from None
+            raise Disconnected(str(failed)) from None
+        return self._anybody
 
     async def _ask(self, address: Address, api: Api, values: Values) -> Any:
         connection, version = await self._ready(address, api)
@@ -295,6 +287,10 @@ class Connections:
             raise Disconnected(
                 text if _name(address) in text else f"{_name(address)}: {text}"
             ) from None
+        meanwhile = self._open.get(address)
+        if meanwhile is not None and meanwhile[0].is_open:  # somebody else asked as well
+            connection.close()
+            return meanwhile
         self._open[address] = connection, versions
         return self._open[address]
 

@@ -22,6 +22,9 @@ from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import OK
 
 NO_SEQ: Final = 2**62
+SEQ_MAX: Final = 2**61
+EVENTS_MAX: Final = 200_000_000  # of one shard: 20 GB
+DENSE_MAX: Final = 1 << 22  # pairs of topic and number that are looked up in a plain array
 
 FETCH_COLUMNS: Final = (
     "topic", "partition", "leader", "leader_epoch", "at_ms", "seq", "follower", "offset",
@@ -131,7 +134,7 @@ def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
     rows[E_EPOCH] = numbers(fetches["leader_epoch"])
     rows[E_TIME] = rows[E_AT] = numbers(fetches["at_ms"])
     rows[E_WHEN] = 0
-    rows[E_SEQ] = numbers(fetches["seq"], NO_SEQ)
+    rows[E_SEQ] = _seq(fetches["seq"])
     rows[E_POSITION] = numbers(leader_end, NONE)
     rows[E_WHO] = numbers(fetches["follower"])
     rows[E_OFFSET] = numbers(fetches["offset"])
@@ -146,7 +149,10 @@ def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
     more = np.empty((4, len(code)), np.int64)
     more[X_READ_MS], more[X_IS_OK], more[X_REPEATS] = read_ms, are_ok, repeats
     more[X_LAST_AT] = numbers(fetches["last_at_ms"], NONE)
-    return expanded(rows, more, code, count_events(rows, more))
+    count = count_events(rows, more)
+    if count > EVENTS_MAX:
+        raise BadTables(f"{count} fetches in {len(code)} rows: some repeats cannot be true")
+    return expanded(rows, more, code, count)
 
 
 def append_rows(appends: pa.Table) -> Array:
@@ -154,7 +160,7 @@ def append_rows(appends: pa.Table) -> Array:
     rows[E_EPOCH] = numbers(appends["leader_epoch"])
     rows[E_TIME] = rows[E_AT] = numbers(appends["at_ms"])
     rows[E_WHEN] = rows[E_WHO] = 0
-    rows[E_SEQ] = numbers(appends["seq"], NO_SEQ)
+    rows[E_SEQ] = _seq(appends["seq"])
     rows[E_POSITION] = numbers(appends["base_offset"])
     rows[E_OFFSET] = numbers(appends["end_offset"])
     rows[E_KIND] = APPEND
@@ -168,8 +174,24 @@ def numbers(column: pa.ChunkedArray, null: int | None = None) -> Array:
     if array.null_count:
         if null is None:
             raise BadTables("a time, an epoch, a broker or an offset is null")
-        array = pc.fill_null(array, null)
+        array = pc.fill_null(_whole(array), null)
+    elif not pa.types.is_integer(array.type) or pa.types.is_uint64(array.type):
+        array = _whole(array)
     return array.to_numpy(zero_copy_only=False)
+
+
+def _whole(array: pa.Array) -> pa.Array:
+    try:
+        return array.cast(pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadTables(f"a column of whole numbers is something else: {error}") from None
+
+
+def _seq(column: pa.ChunkedArray) -> Array:
+    found = numbers(column, NO_SEQ)
+    if len(found) and (found.min() < 0 or found[found != NO_SEQ].max(initial=0) >= SEQ_MAX):
+        raise BadTables("a number in seq is negative, or larger than any that was given out")
+    return found
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -185,15 +207,15 @@ def codes(tables: list[pa.Table]) -> tuple[Array, Array, list[Array]]:
         column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         for column in columns
     ]
+    if any(column.null_count for column in columns):
+        raise BadTables("a topic is null")
+    rows = [numbers(table["partition"]).astype(np.int64) for table in tables]  # to write to
+    if any(row.min(initial=0) < 0 for row in rows):
+        raise BadTables("the number of a partition is negative")
     names: dict[str, int] = {}
-    wide = 1
-    for table in tables:
-        if table.num_rows:
-            wide = max(wide, pc.max(table["partition"]).as_py() + 1)
-    rows = []
-    for table, column in zip(tables, columns, strict=True):
+    wide = 1 + max(int(row.max(initial=0)) for row in rows)
+    for row, column in zip(rows, columns, strict=True):
         parts = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        row = numbers(table["partition"]).astype(np.int64)  # a copy, to write to
         at = 0
         for part in parts:
             own = np.array(
@@ -205,14 +227,17 @@ def codes(tables: list[pa.Table]) -> tuple[Array, Array, list[Array]]:
                     part.indices.to_numpy(zero_copy_only=False)
                 ]
             at += len(part)
-        rows.append(row)
+    known = np.array([*names, ""], object)
+    if len(names) * wide > DENSE_MAX:
+        used, number = np.unique(np.concatenate(rows), return_inverse=True)
+        first = len(rows[0])
+        return known[used // wide], used % wide, [number[:first], number[first:]]
     is_used = np.zeros(max(1, len(names)) * wide, np.bool_)
     for row in rows:
         mark_used(is_used, row)
     used = np.flatnonzero(is_used)
     number = np.empty(len(is_used), np.int64)
     number[used] = np.arange(len(used))
-    known = np.array([*names, ""], object)
     for row in rows:
         renumber(row, number)
     return known[used // wide], used % wide, rows

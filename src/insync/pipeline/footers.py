@@ -39,7 +39,12 @@ def read(path: Path, columns: Iterable[str]) -> pa.Table:
     by_dictionary = [name for name in BY_DICTIONARY if name in names]
     with pq.ParquetFile(path, read_dictionary=by_dictionary) as file:
         check_columns(str(path), file.schema_arrow.names, tuple(names))
-        told = {name: found for name in names if (found := _told(file.metadata, name))}
+        told = {
+            name: found
+            for name in names
+            if pa.types.is_integer(file.schema_arrow.field(name).type)
+            and (found := _told(file.metadata, name))
+        }
         known: dict[str, Any] = {
             name: column.lowest
             for name, column in told.items()
@@ -76,10 +81,10 @@ def _needless(told: dict[str, Told], names: list[str]) -> Iterable[str]:
 
 def _told(metadata: Any, name: str) -> Told | None:
     """Of numbers only: a writer may shorten texts."""
-    try:
-        at = metadata.schema.names.index(name)
-    except ValueError:
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    if name not in paths:
         return None
+    at = paths.index(name)
     groups = [metadata.row_group(number).column(at) for number in range(metadata.num_row_groups)]
     found = [group.statistics for group in groups if group.is_stats_set]
     if not groups or len(found) < len(groups):

@@ -11,6 +11,7 @@ from insync.rules.refusals import BadSetting
 from insync.rules.settings import POLICY_NAMES, InSyncSettings, in_sync_rule
 
 FETCH_WAIT_MAX_MS = InSyncSettings().replica_fetch_wait_max_ms
+LIMIT_MAX = 2**53
 SCENARIOS_MAX = 10_000  # each costs memory per partition; nobody reads a longer table
 
 
@@ -54,6 +55,8 @@ class Asked:
             raise BadSetting(f"{count} scenarios asked for; ask for 1 to {SCENARIOS_MAX}")
         for scenario in self.scenarios():
             scenario.rule()  # refuses what has no meaning
+            if max(scenario.lag_time_max_ms, scenario.lag_max_messages or 0) > LIMIT_MAX:
+                raise BadSetting(f"a limit above {LIMIT_MAX} is never reached")
 
     def scenarios(self) -> list[Scenario]:
         return [

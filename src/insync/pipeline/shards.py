@@ -150,8 +150,9 @@ class _OfFiles:
                 yield from self._work(tables).to_batches()
 
     def _read_all(self, table: str, columns: tuple[str, ...]) -> pa.Table:
-        parts = [self._read(table, name, columns) for name in self._everywhere]
-        return pa.concat_tables([empty(table, columns), *parts])
+        nothing = empty(table, columns)
+        parts = [self._read(table, name, columns).cast(nothing.schema) for name in self._everywhere]
+        return pa.concat_tables([nothing, *parts])
 
     def _read(self, table: str, name: str, columns: tuple[str, ...]) -> pa.Table:
         path = Path(self._root) / table / name
