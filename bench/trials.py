@@ -356,7 +356,7 @@ RIVALS: dict[str, Contender] = {
 }
 """What Insync is compared with, where that is not Apache Kafka but Insync with something less, or
 another way to replay telemetry."""
-PAIRS_OF = {"unthrottled": 61, "telemetry": 61, "what-if-large": 1}
+PAIRS_OF = {"unthrottled": 121, "telemetry": 121, "what-if-large": 1}
 """Of trials whose ratio is so near 1 that a few pairs say nothing, or that take very long."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import pipeline_data
-from bench.pipeline import COUNTED, LIMIT_MS, duckdb_replay
+from bench.pipeline import COUNTED, LIMIT_MS, REPLAY_SQL, duckdb_replay
 from insync.pipeline import events, footers
 from insync.pipeline.replay import parameters, replay
 from insync.pipeline.scenarios import Asked
@@ -28,6 +28,9 @@ def test_both_come_to_the_same(seed: int, tmp_path: Path) -> None:
             for name, count in zip(COUNTS, verdicts[0].tolist(), strict=False):
                 ours[name] += count
     # It keeps no watermark, which can delay a return: not in what these seeds make up.
-    (theirs,) = duckdb_replay(tmp_path, 1)
+    (theirs,) = duckdb_replay(tmp_path, 1, sql=REPLAY_SQL)
     assert ours["shrinks"] >= 5
     assert {name: ours[name] for name in COUNTED} == {name: theirs[name] for name in COUNTED}
+    (timed,) = duckdb_replay(tmp_path, 1)
+    for name in ("shrinks", "expands", "flaps"):
+        assert timed[name] <= ours[name], "it does not look past the last fetch"
