@@ -7,7 +7,6 @@ outside (`bench/what_if.py`).
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from time import perf_counter
@@ -21,19 +20,8 @@ MEASURED = 3
 # KAFKA-4485's rule in SQL: caught-up times by a running maximum, membership as islands between the
 # fetches at which somebody is late and those at which it is back, the truth by the first append
 # that a fetch lacks. It keeps no watermark and knows no minimum ISR, so it does less than we do.
-REPLAY_SQL = """
-with appended as (
-  select topic, partition, leader_epoch, end_offset, at_ms as appended_at_ms
-  from read_parquet('{folder}/appends/*.parquet') where end_offset > base_offset
-), ended as (
-  select topic, partition, leader_epoch, max(at_ms) as ended_ms
-  from (select topic, partition, leader_epoch, at_ms
-        from read_parquet('{folder}/fetches/*.parquet')
-        union all
-        select topic, partition, leader_epoch, at_ms
-        from read_parquet('{folder}/appends/*.parquet'))
-  group by all
-), fetched as (
+_PROVEN = """
+fetched as (
   select topic, partition, leader_epoch, follower, seq, at_ms, "offset", leader_end_low,
     lag(at_ms) over replica as previous_at_ms,
     lag(leader_end_low) over replica as previous_end,
@@ -47,26 +35,15 @@ with appended as (
   from fetched
   window replica as (partition by topic, partition, leader_epoch, follower order by seq
                      rows between unbounded preceding and current row)
-), lacking as (
-  select proven.*, appended_at_ms
-  from proven asof left join appended
-    on proven.topic = appended.topic and proven.partition = appended.partition
-    and proven.leader_epoch = appended.leader_epoch and proven."offset" < appended.end_offset
-), judged as (
-  select lacking.*, coalesce(next_at_ms, ended_ms) as until_ms, at_ms <= last_ms as is_in,
-    coalesce(next_at_ms, ended_ms) > last_ms as leaves,
-    coalesce(next_at_ms, ended_ms) > appended_at_ms + {limit} + 1 as is_over
-  from lacking join ended using (topic, partition, leader_epoch)
-), counted as (
+)"""
+_COUNTED = """
+counted as (
   select *, count(*) filter (where is_in and leaves) over replica as episode,
     lag(leaves, 1, false) over replica as was_out,
     max(case when is_in and leaves then last_ms + 1 end) over (
       replica rows between unbounded preceding and 1 preceding) as left_ms
   from judged
   window replica as (partition by topic, partition, leader_epoch, follower order by seq)
-), episodes as (
-  select topic, partition, leader_epoch, follower, episode, bool_or(is_over) as is_true
-  from counted where leaves group by all
 ), totals as (
   select count(*) filter (where is_in and leaves) as shrinks,
     count(*) filter (where is_in and was_out) as expands,
@@ -74,44 +51,47 @@ with appended as (
     coalesce(sum(until_ms - greatest(at_ms, last_ms + 1)) filter (where leaves), 0)
       as out_of_sync_ms
   from counted
+)"""
+REPLAY_SQL = f"""
+with appended as (
+  select topic, partition, leader_epoch, end_offset, at_ms as appended_at_ms
+  from read_parquet('{{folder}}/appends/*.parquet') where end_offset > base_offset
+), ended as (
+  select topic, partition, leader_epoch, max(at_ms) as ended_ms
+  from (select topic, partition, leader_epoch, at_ms
+        from read_parquet('{{folder}}/fetches/*.parquet')
+        union all
+        select topic, partition, leader_epoch, at_ms
+        from read_parquet('{{folder}}/appends/*.parquet'))
+  group by all
+), {_PROVEN}, lacking as (
+  select proven.*, appended_at_ms
+  from proven asof left join appended
+    on proven.topic = appended.topic and proven.partition = appended.partition
+    and proven.leader_epoch = appended.leader_epoch and proven."offset" < appended.end_offset
+), judged as (
+  select lacking.*, coalesce(next_at_ms, ended_ms) as until_ms, at_ms <= last_ms as is_in,
+    coalesce(next_at_ms, ended_ms) > last_ms as leaves,
+    coalesce(next_at_ms, ended_ms) > appended_at_ms + {{limit}} + 1 as is_over
+  from lacking join ended using (topic, partition, leader_epoch)
+), {_COUNTED}, episodes as (
+  select topic, partition, leader_epoch, follower, episode, bool_or(is_over) as is_true
+  from counted where leaves group by all
 )
 select *, (select count(*) from episodes where not is_true) as false_evictions from totals
-"""
+"""  # noqa: S608 - all of it is ours
 COUNTED = ("shrinks", "expands", "flaps", "out_of_sync_ms", "false_evictions")
 
 # The same without the truth, by windows alone: the join with the appends takes it six times as
 # long, and somebody who wants the counts above only would not ask for it. This is what is timed.
-WINDOWS_SQL = """
-with fetched as (
-  select topic, partition, leader_epoch, follower, seq, at_ms, "offset", leader_end_low,
-    lag(at_ms) over replica as previous_at_ms,
-    lag(leader_end_low) over replica as previous_end,
-    coalesce(lead(at_ms) over replica, at_ms) as until_ms
-  from read_parquet('{folder}/fetches/*.parquet')
-  window replica as (partition by topic, partition, leader_epoch, follower order by seq)
-), proven as (
-  select *, {limit} + coalesce(max(case when "offset" >= leader_end_low then at_ms
-                     when "offset" >= previous_end then previous_at_ms end) over replica,
-                     first_value(at_ms) over replica) as last_ms
-  from fetched
-  window replica as (partition by topic, partition, leader_epoch, follower order by seq
-                     rows between unbounded preceding and current row)
-), judged as (
-  select *, at_ms <= last_ms as is_in, until_ms > last_ms as leaves from proven
-), counted as (
-  select *, lag(leaves, 1, false) over replica as was_out,
-    max(case when is_in and leaves then last_ms + 1 end) over (
-      replica rows between unbounded preceding and 1 preceding) as left_ms
-  from judged
-  window replica as (partition by topic, partition, leader_epoch, follower order by seq)
-)
-select count(*) filter (where is_in and leaves) as shrinks,
-  count(*) filter (where is_in and was_out) as expands,
-  count(*) filter (where is_in and was_out and at_ms - left_ms <= {limit}) as flaps,
-  coalesce(sum(until_ms - greatest(at_ms, last_ms + 1)) filter (where leaves), 0)
-    as out_of_sync_ms
-from counted
-"""
+WINDOWS_SQL = f"""
+with {_PROVEN}, judged as (
+  select *, coalesce(next_at_ms, at_ms) as until_ms, at_ms <= last_ms as is_in,
+    coalesce(next_at_ms, at_ms) > last_ms as leaves
+  from proven
+), {_COUNTED}
+select * from totals
+"""  # noqa: S608 - all of it is ours
 
 
 def duckdb_replay(folder: Path, times: int, *, sql: str = WINDOWS_SQL) -> list[dict[str, Any]]:
@@ -129,21 +109,6 @@ def duckdb_replay(folder: Path, times: int, *, sql: str = WINDOWS_SQL) -> list[d
     return found
 
 
-def session() -> Any:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - its import is part of a cold start
-
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    return (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.driver.memory", "1g")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-
-
 def what_if(spark: Any, folder: Path, *, is_everything: bool = False) -> dict[str, Any]:
     from insync.pipeline.scenarios import Asked  # noqa: PLC0415
     from insync.pipeline.what_if_table import what_if_exported  # noqa: PLC0415
@@ -156,6 +121,22 @@ def what_if(spark: Any, folder: Path, *, is_everything: bool = False) -> dict[st
     return {"seconds": seconds, **{name: one[name] for name in COUNTED}}
 
 
+def measured(
+    spark: Any, folder: Path, other: Path | None, *, is_once: bool
+) -> dict[str, list[dict[str, Any]]]:
+    if is_once:
+        return {"one": [what_if(spark, folder)]}
+    what_if(spark, folder)  # compiled now, if it was not before
+    figures = {
+        "one": [what_if(spark, folder) for _ in range(MEASURED)],
+        "forty": [what_if(spark, folder, is_everything=True) for _ in range(2)],
+    }
+    if other is not None:
+        what_if(spark, other)
+        figures["other"] = [what_if(spark, other) for _ in range(MEASURED)]
+    return figures
+
+
 def main(
     side: Annotated[str, typer.Argument(help="insync or duckdb")],
     folder: Path,
@@ -166,17 +147,10 @@ def main(
     if side == "duckdb":
         figures: dict[str, Any] = {"one": duckdb_replay(folder, 1 if once else 2)}
     else:
-        spark = session()
-        if once:
-            figures = {"one": [what_if(spark, folder)]}
-        else:
-            what_if(spark, folder)  # compiled now, if it was not before
-            figures = {"one": [what_if(spark, folder) for _ in range(MEASURED)]}
-            figures["forty"] = [what_if(spark, folder, is_everything=True) for _ in range(2)]
-            if other is not None:
-                what_if(spark, other)
-                figures["other"] = [what_if(spark, other) for _ in range(MEASURED)]
-        spark.stop()
+        from insync.pipeline.session import session  # noqa: PLC0415 - part of a cold start
+
+        with session(master="local[2]", settings={"spark.driver.memory": "1g"}) as spark:
+            figures = measured(spark, folder, other, is_once=once)
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

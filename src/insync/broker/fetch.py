@@ -455,8 +455,9 @@ class Attempt:
     def replicas(self) -> Replicas:
         return self._fetch.replicas
 
-    def reading_on(self, connection: Connection) -> Reading:
-        return self._fetch.reading_on(connection)
+    @property
+    def reading(self) -> Reading:
+        return self._fetch.reading_on(self.connection)
 
 
 def _treated(interest: Interest, found: Replica, passage: Passage | None) -> Treatment:

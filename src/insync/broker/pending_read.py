@@ -40,7 +40,8 @@ class Asker(Protocol):
     def connection(self) -> Connection: ...
     @property
     def replicas(self) -> Replicas: ...
-    def reading_on(self, connection: Connection) -> Reading: ...
+    @property
+    def reading(self) -> Reading: ...
     def read_is_over(self) -> None: ...
 
 
@@ -74,7 +75,7 @@ class PendingRead:
         self._follower = follower
         self._parsed_at_ms = parsed_at_ms
         connection = self._asker.connection
-        self._asker.reading_on(connection).pending[self] = None
+        self._asker.reading.pending[self] = None
         began = term.read_began(
             follower,
             read_id=self.read_id,
@@ -101,9 +102,9 @@ class PendingRead:
         follower = self._follower
         if follower is None:
             return
-        connection, replicas = self._asker.connection, self._asker.replicas
-        if connection.is_open:
-            self._asker.reading_on(connection).pending.pop(self, None)
+        replicas = self._asker.replicas
+        if self._asker.connection.is_open:
+            self._asker.reading.pending.pop(self, None)
         now_ms = replicas.clock_ms()
         term = self._found.term
         if term is None or term.epoch != self._epoch or follower not in term.followers:

@@ -12,6 +12,8 @@ its epoch nothing is left out.
 
 from __future__ import annotations
 
+import numpy as np
+
 from insync.pipeline.compiling import compiled, inlined, inner
 from insync.pipeline.events import E_AT, E_KIND, E_OFFSET, E_POSITION, E_TIME
 from insync.pipeline.state import (
@@ -26,11 +28,21 @@ from insync.pipeline.state import (
     F_FETCHED,
     F_LAG_BEGAN,
     F_LAST_FETCH,
-    F_LEADER_END,
     F_MISSING,
-    F_SERVED,
+    F_OVER_SINCE,
     F_TOLD,
     FAILED,
+    G_APPENDS,
+    G_BEGAN,
+    G_BLOCKED_SINCE,
+    G_END,
+    G_FIELDS,
+    G_LEADER,
+    G_MEMBERS,
+    G_NOW,
+    G_READS,
+    G_START,
+    G_WATERMARK,
     LAG_BEGIN,
     MESSAGES,
     NEVER,
@@ -48,7 +60,9 @@ from insync.pipeline.state import (
     P_POLICY,
     UNKNOWN,
     Array,
+    begin_facts,
     fetched,
+    raise_watermark,
 )
 
 STRETCH = 128  # events; a mark costs about as much as ten
@@ -81,6 +95,22 @@ def stays_calm(mark: Array, p: Array) -> bool:
     return measured <= limit
 
 
+@inner
+def is_as_marked(f: Array, g: Array, mark: Array, facts: Array) -> bool:
+    """Whether all are in sync, and everything is as if they had always been."""
+    if g[G_MEMBERS] != f.shape[0] or g[G_WATERMARK] != mark[M_WATERMARK]:
+        return False
+    if g[G_BLOCKED_SINCE] != mark[M_BLOCKED_SINCE]:
+        return False
+    for who in range(f.shape[0]):
+        if f[who, F_OVER_SINCE] != NONE:
+            return False
+        for field in range(F_FACTS):  # who began an epoch out of sync was never caught up in it
+            if f[who, field] != facts[who, field]:
+                return False
+    return True
+
+
 @compiled
 def mark(
     events: Array, who: Array, missing: Array, epochs: Array, append_at: Array, f: Array,
@@ -89,87 +119,74 @@ def mark(
     """Fills `marks` and the followers' `facts` at each; says in `epochs` which are whose.
 
     What stays within `least`, the smallest limits that are asked for, need not be told apart."""
+    g = np.zeros(G_FIELDS, np.int64)
     count = 0
     f[:, F_LAST_FETCH] = NEVER
     for epoch in range(len(epochs)):
         event, past = epochs[epoch, O_EVENT], epochs[epoch, O_PAST]
-        leader, start = epochs[epoch, O_LEADER], epochs[epoch, O_START]
-        base = epochs[epoch, O_APPEND]
-        began = now = events[E_TIME, event]
-        end = watermark = start
-        blocked_since = NONE
-        appends = reads = 0
+        append_times = append_at[epochs[epoch, O_APPEND] :]
+        g[G_NOW] = g[G_BEGAN] = events[E_TIME, event]
+        g[G_LEADER] = epochs[epoch, O_LEADER]
+        g[G_END] = g[G_WATERMARK] = g[G_START] = epochs[epoch, O_START]
+        g[G_BLOCKED_SINCE] = NONE
+        g[G_APPENDS] = g[G_READS] = 0
         for one in range(len(f)):
-            f[one, F_END] = UNKNOWN
-            f[one, F_MISSING] = 0
-            f[one, F_LEADER_END] = f[one, F_LAG_BEGAN] = NONE
-            f[one, F_FETCHED] = f[one, F_SERVED] = f[one, F_TOLD] = began
-            f[one, F_CAUGHT_UP] = f[one, F_CAUGHT_UP_SERVED] = began
+            begin_facts(f, one, g[G_BEGAN], g[G_BEGAN])
         epochs[epoch, O_MARK] = count
         m = marks[count]
-        note(m, facts[count], f, event, now, end, watermark, blocked_since, appends)
+        note(m, facts[count], f, g, event)
         while event < past:
-            if event - m[M_EVENT] >= stretch and reads == 0:
-                m[M_UNTIL] = now
-                for one in range(len(f)):
-                    if one != leader:
-                        measure(m, f, one, now, end, start, began, appends, append_at, base, least)
+            if event - m[M_EVENT] >= stretch and g[G_READS] == 0:
+                measure_all(m, f, g, append_times, least)
                 count += 1
                 m = marks[count]
-                note(m, facts[count], f, event, now, end, watermark, blocked_since, appends)
-            now = events[E_TIME, event]
+                note(m, facts[count], f, g, event)
+            g[G_NOW] = events[E_TIME, event]
             kind, one = events[E_KIND, event], who[event]
-            offset = events[E_OFFSET, event]
             if kind == APPEND:
-                if offset > end:
-                    for other in range(len(f)):
-                        if f[other, F_END] == offset:  # ahead of what was told; level from now on
-                            measure(
-                                m, f, other, now, end, start, began, appends, append_at, base, least
-                            )
-                    before, end = end, offset
-                    appends += 1
-                    if watermark == before:
-                        blocked_since = now
-                        lowest = lowest_end(f, leader, end)
-                        if lowest > watermark:
-                            watermark = lowest
-                            blocked_since = NONE if lowest >= end else now
+                appended(m, f, g, append_times, least, events[E_OFFSET, event])
             elif kind == BEGAN:
-                reads += 1
+                g[G_READS] += 1
             elif kind == FAILED:
-                reads -= 1
-                f[one, F_TOLD] = now
+                g[G_READS] -= 1
+                f[one, F_TOLD] = g[G_NOW]
             else:
-                at = events[E_AT, event]
-                reads -= at != now
-                measure(m, f, one, now, end, start, began, appends, append_at, base, least)
-                held = f[one, F_END] <= watermark and f[one, F_END] != offset
-                fetched(f, one, now, at, offset, events[E_POSITION, event], missing[event])
-                f[one, F_TOLD] = f[one, F_LAST_FETCH] = now
-                if held:
-                    lowest = lowest_end(f, leader, end)
-                    if lowest > watermark:
-                        watermark = lowest
-                        blocked_since = NONE if lowest >= end else now
+                measure(m, f, g, append_times, least, one)
+                offset, at = events[E_OFFSET, event], events[E_AT, event]
+                g[G_READS] -= at != g[G_NOW]
+                held_it = f[one, F_END] <= g[G_WATERMARK] and f[one, F_END] != offset
+                fetched(f, one, g[G_NOW], at, offset, events[E_POSITION, event], missing[event])
+                f[one, F_TOLD] = f[one, F_LAST_FETCH] = g[G_NOW]
+                if held_it:
+                    raise_watermark(g, lowest_end(f, g))
             event += 1
-        m[M_UNTIL] = now
-        for one in range(len(f)):
-            if one != leader:
-                measure(m, f, one, now, end, start, began, appends, append_at, base, least)
+        measure_all(m, f, g, append_times, least)
         count += 1
-        note(marks[count], facts[count], f, past, now, end, watermark, blocked_since, appends)
+        note(marks[count], facts[count], f, g, past)
         epochs[epoch, O_LAST_MARK] = count
         count += 1
 
 
+@inlined
+def appended(m: Array, f: Array, g: Array, append_times: Array, least: Array, end: int) -> None:
+    if end <= g[G_END]:
+        return
+    for one in range(len(f)):
+        if f[one, F_END] == end:  # ahead of what was told; level from now on
+            measure(m, f, g, append_times, least, one)
+    is_free = g[G_WATERMARK] == g[G_END]
+    g[G_END] = end
+    g[G_APPENDS] += 1
+    if is_free:
+        g[G_BLOCKED_SINCE] = g[G_NOW]
+        raise_watermark(g, lowest_end(f, g))
+
+
 @inner
-def note(
-    m: Array, facts: Array, f: Array, event: int, now: int, end: int, watermark: int,
-    blocked_since: int, appends: int,
-) -> None:  # fmt: skip
-    m[M_EVENT], m[M_NOW], m[M_END], m[M_WATERMARK] = event, now, end, watermark
-    m[M_BLOCKED_SINCE], m[M_APPENDS] = blocked_since, appends
+def note(m: Array, facts: Array, f: Array, g: Array, event: int) -> None:
+    m[M_EVENT], m[M_NOW], m[M_END] = event, g[G_NOW], g[G_END]
+    m[M_WATERMARK], m[M_BLOCKED_SINCE] = g[G_WATERMARK], g[G_BLOCKED_SINCE]
+    m[M_APPENDS] = g[G_APPENDS]
     for field in range(M_UNTIL, M_FIELDS):
         m[field] = -ALWAYS
     for one in range(len(f)):
@@ -177,22 +194,29 @@ def note(
             facts[one, field] = f[one, field]
 
 
+@inner
+def measure_all(m: Array, f: Array, g: Array, append_times: Array, least: Array) -> None:
+    """Where a stretch ends."""
+    m[M_UNTIL] = g[G_NOW]
+    for one in range(len(f)):
+        if one != g[G_LEADER]:
+            measure(m, f, g, append_times, least, one)
+
+
 @inlined
-def measure(
-    m: Array, f: Array, one: int, now: int, end: int, start: int, began: int, appends: int,
-    append_at: Array, base: int, least: Array,
-) -> None:  # fmt: skip
+def measure(m: Array, f: Array, g: Array, append_times: Array, least: Array, one: int) -> None:
     """How near it came to leaving since its last fetch, by the measure of every rule."""
+    now, end = g[G_NOW], g[G_END]
     own, caught_up_at = f[one, F_END], f[one, F_CAUGHT_UP]
     fetched_at = behind_since = f[one, F_FETCHED]
     if f[one, F_LAG_BEGAN] != NONE:
         behind_since = min(behind_since, f[one, F_LAG_BEGAN])
     m[M_LAG_BEGAN] = max(m[M_LAG_BEGAN], now - behind_since)
     lacking_since = ALWAYS
-    if own < start:
-        lacking_since = began
-    elif f[one, F_MISSING] < appends:
-        lacking_since = append_at[base + f[one, F_MISSING]]
+    if own < g[G_START]:
+        lacking_since = g[G_BEGAN]
+    elif f[one, F_MISSING] < g[G_APPENDS]:
+        lacking_since = append_times[f[one, F_MISSING]]
     # Nobody is served or fetches last before it was caught up: mostly this is all there is to see.
     if now - min(caught_up_at, lacking_since) <= least[P_LIMIT] and end - own <= least[P_MESSAGES]:
         return
@@ -208,10 +232,10 @@ def measure(
 
 
 @inlined
-def lowest_end(f: Array, leader: int, end: int) -> int:
+def lowest_end(f: Array, g: Array) -> int:
     """How far the watermark goes if all are in sync."""
-    lowest = end
+    lowest = g[G_END]
     for one in range(len(f)):
-        if one != leader:
+        if one != g[G_LEADER]:
             lowest = min(lowest, f[one, F_END])
     return lowest

@@ -130,17 +130,10 @@ def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
     leader_end = fetches["leader_end_low"]
     if leader_end.null_count:
         leader_end = pc.coalesce(leader_end, fetches["leader_end_high"])
-    rows = np.empty((E_FIELDS, len(code)), np.int64)
-    rows[E_EPOCH] = numbers(fetches["leader_epoch"])
-    rows[E_TIME] = rows[E_AT] = numbers(fetches["at_ms"])
-    rows[E_WHEN] = 0
-    rows[E_SEQ] = _seq(fetches["seq"])
+    rows = _rows(fetches, FETCH)
     rows[E_POSITION] = numbers(leader_end, NONE)
     rows[E_WHO] = numbers(fetches["follower"])
     rows[E_OFFSET] = numbers(fetches["offset"])
-    rows[E_KIND] = FETCH
-    rows[E_ROW] = np.arange(len(code))
-    rows[E_LEADER] = numbers(fetches["leader"])
     read_ms, repeats = numbers(fetches["read_ms"], 0), numbers(fetches["repeats"], 1)
     are_ok = is_ok.to_numpy(zero_copy_only=False)
     is_each_one = are_ok.all() and not (read_ms > 0).any() and not (repeats > 1).any()
@@ -156,16 +149,23 @@ def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
 
 
 def append_rows(appends: pa.Table) -> Array:
-    rows = np.empty((E_FIELDS, appends.num_rows), np.int64)
-    rows[E_EPOCH] = numbers(appends["leader_epoch"])
-    rows[E_TIME] = rows[E_AT] = numbers(appends["at_ms"])
-    rows[E_WHEN] = rows[E_WHO] = 0
-    rows[E_SEQ] = _seq(appends["seq"])
+    rows = _rows(appends, APPEND)
     rows[E_POSITION] = numbers(appends["base_offset"])
+    rows[E_WHO] = 0
     rows[E_OFFSET] = numbers(appends["end_offset"])
-    rows[E_KIND] = APPEND
-    rows[E_ROW] = np.arange(appends.num_rows)
-    rows[E_LEADER] = numbers(appends["leader"])
+    return rows
+
+
+def _rows(table: pa.Table, kind: int) -> Array:
+    """With what is the same for both."""
+    rows = np.empty((E_FIELDS, table.num_rows), np.int64)
+    rows[E_EPOCH] = numbers(table["leader_epoch"])
+    rows[E_TIME] = rows[E_AT] = numbers(table["at_ms"])
+    rows[E_WHEN] = 0
+    rows[E_SEQ] = _seq(table["seq"])
+    rows[E_KIND] = kind
+    rows[E_ROW] = np.arange(table.num_rows)
+    rows[E_LEADER] = numbers(table["leader"])
     return rows
 
 

@@ -38,12 +38,14 @@ def read(path: Path, columns: Iterable[str]) -> pa.Table:
     names = list(columns)
     by_dictionary = [name for name in BY_DICTIONARY if name in names]
     with pq.ParquetFile(path, read_dictionary=by_dictionary) as file:
-        check_columns(str(path), file.schema_arrow.names, tuple(names))
+        metadata, schema = file.metadata, file.schema_arrow
+        check_columns(str(path), schema.names, tuple(names))
+        places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
         told = {
             name: found
             for name in names
-            if pa.types.is_integer(file.schema_arrow.field(name).type)
-            and (found := _told(file.metadata, name))
+            if pa.types.is_integer(schema.field(name).type)  # a writer may shorten texts
+            and (found := _told(metadata, places[name]))
         }
         known: dict[str, Any] = {
             name: column.lowest
@@ -53,10 +55,10 @@ def read(path: Path, columns: Iterable[str]) -> pa.Table:
         known |= dict.fromkeys(_needless(told, names))
         rest = [name for name in names if name not in known]
         found = file.read(columns=rest, use_threads=False)
-        schema = file.schema_arrow
-    count = found.num_rows if rest else file.metadata.num_rows
     arrays = [
-        _all(known[name], schema.field(name).type, count) if name in known else found[name]
+        _all(known[name], schema.field(name).type, metadata.num_rows)
+        if name in known
+        else found[name]
         for name in names
     ]
     return pa.Table.from_arrays(arrays, names=names)
@@ -79,12 +81,7 @@ def _needless(told: dict[str, Told], names: list[str]) -> Iterable[str]:
         yield "last_at_ms"
 
 
-def _told(metadata: Any, name: str) -> Told | None:
-    """Of numbers only: a writer may shorten texts."""
-    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
-    if name not in paths:
-        return None
-    at = paths.index(name)
+def _told(metadata: Any, at: int) -> Told | None:
     groups = [metadata.row_group(number).column(at) for number in range(metadata.num_row_groups)]
     found = [group.statistics for group in groups if group.is_stats_set]
     if not groups or len(found) < len(groups):

@@ -17,6 +17,7 @@ from insync.pipeline.calm import (
     M_NOW,
     M_UNTIL,
     M_WATERMARK,
+    is_as_marked,
     stays_calm,
 )
 from insync.pipeline.compiling import compiled, inner
@@ -87,7 +88,6 @@ from insync.pipeline.state import (
     O_START,
     P_HALF,
     P_HOLDS,
-    P_IS_PLAIN,
     P_LIMIT,
     P_MESSAGES,
     P_MINIMUM,
@@ -107,7 +107,9 @@ from insync.pipeline.state import (
     V_UNDER_MIN_FETCHING,
     V_WATERMARK_STALL,
     Array,
+    begin_facts,
     fetched,
+    raise_watermark,
 )
 from insync.rules.append_times import RESOLUTION_PARTS
 from insync.rules.stalls import STALL_MS_MIN, STALL_PARTS
@@ -166,10 +168,6 @@ def set_due(f: Array, g: Array, p: Array, entries: Array, who: int) -> None:
     if who == g[G_LEADER]:
         f[who, F_DUE] = ALWAYS
         return
-    if p[P_IS_PLAIN] and f[who, F_IN] and not f[who, F_GRACED]:  # as below, without its calls
-        is_level = f[who, F_END] == g[G_END]
-        f[who, F_DUE] = ALWAYS if is_level else max(f[who, F_CAUGHT_UP] + p[P_LIMIT] + 1, now)
-        return
     if not f[who, F_IN]:
         at = ALWAYS
         if f[who, F_END] >= g[G_START]:
@@ -214,9 +212,7 @@ def advance_watermark(f: Array, g: Array, p: Array, entries: Array) -> None:
             lowest = f[who, F_END]
             if lowest <= g[G_WATERMARK]:
                 return
-    if lowest > g[G_WATERMARK]:
-        g[G_WATERMARK] = lowest
-        g[G_BLOCKED_SINCE] = NONE if lowest >= g[G_END] else g[G_NOW]
+    raise_watermark(g, lowest)
 
 
 # Time, truth and episodes: `oracle._Partition` and `oracle._Term`.
@@ -429,8 +425,8 @@ def fetch(
     """`Follower.on_fetch` and what follows from it."""
     now = g[G_NOW]
     # Only who holds the watermark back moves it; who comes nearer moves it not at all.
-    may_advance = f[who, F_END] <= g[G_WATERMARK] and offset != f[who, F_END]
-    may_advance = may_advance or offset < f[who, F_END]
+    went_on = offset != f[who, F_END]
+    may_advance = went_on and (f[who, F_END] <= g[G_WATERMARK] or offset < f[who, F_END])
     fetched(f, who, now, at, offset, leader_end, missing)
     f[who, F_FORGIVEN] = 0
     if p[P_POLICY] == TRUE_LAG:
@@ -545,15 +541,10 @@ def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, at: int, st
     g[G_BLOCKED_SINCE] = NONE
     g[G_ENTRIES] = g[G_FIRST_ENTRY] = g[G_SHIFT] = g[G_APPENDS] = g[G_STALLED] = g[G_READS] = 0
     for who in range(f.shape[0]):
-        since = at if f[who, F_IN] else NEVER
-        f[who, F_END] = UNKNOWN
-        for field in (F_FETCHED, F_CAUGHT_UP, F_CAUGHT_UP_SERVED, F_SERVED):
-            f[who, field] = since
-        f[who, F_LEADER_END] = f[who, F_LAG_BEGAN] = f[who, F_OVER_SINCE] = NONE
+        begin_facts(f, who, at, at if f[who, F_IN] else NEVER)
+        f[who, F_OVER_SINCE] = NONE
         f[who, F_FORGIVEN] = f[who, F_GRACED] = f[who, F_HOLDS] = 0
         f[who, F_ENTRY] = f[who, F_MISSED] = 0
-        f[who, F_MISSING] = 0
-        f[who, F_TOLD] = at
 
 
 @inner
@@ -575,22 +566,6 @@ def resume(
         for who in range(f.shape[0]):
             find_entry(f, g, entries, who)
     set_all_due(f, g, p, entries)
-
-
-@inner
-def is_as_marked(f: Array, g: Array, mark: Array, facts: Array) -> bool:
-    """Whether all are in sync, and everything is as if they had always been."""
-    if g[G_MEMBERS] != f.shape[0] or g[G_WATERMARK] != mark[M_WATERMARK]:
-        return False
-    if g[G_BLOCKED_SINCE] != mark[M_BLOCKED_SINCE]:
-        return False
-    for who in range(f.shape[0]):
-        if f[who, F_OVER_SINCE] != NONE:
-            return False
-        for field in range(F_FACTS):  # who began an epoch out of sync was never caught up in it
-            if f[who, field] != facts[who, field]:
-                return False
-    return True
 
 
 @inner
@@ -650,8 +625,8 @@ def replay(
                     has_stalled = True
                     stall = next_that_counts(stalls, stall + 1, past_stalls, limit)
                 happen(
-                    events, event, who[event], missing[event], epochs[epoch, O_START],
-                    f, g, p, v, entries, taus, reads, delays,
+                    events, event, who[event], missing[event], f, g, p, v, entries, taus, reads,
+                    delays,
                 )  # fmt: skip
             is_calm = not has_stalled and is_as_marked(f, g, marks[mark + 1], facts[mark + 1])
         if has_skipped:
@@ -672,20 +647,12 @@ def replay(
 
 @inner
 def happen(
-    events: Array, event: int, one: int, missing: int, start: int, f: Array, g: Array, p: Array,
-    v: Array, entries: Array, taus: Array, reads: Array, delays: Array,
+    events: Array, event: int, one: int, missing: int, f: Array, g: Array, p: Array, v: Array,
+    entries: Array, taus: Array, reads: Array, delays: Array,
 ) -> None:  # fmt: skip
     now = events[E_TIME, event]
-    # Most events change nothing for anybody else: look first, call then.
-    due = f[0, F_DUE]
-    for other in range(1, f.shape[0]):
-        due = min(due, f[other, F_DUE])
-    if due <= now:
-        look_until(f, g, p, v, entries, taus, delays, now)
-    if g[G_MEMBERS] == f.shape[0]:
-        g[G_NOW] = now
-    elif now != g[G_NOW]:
-        time_passes(f, g, p, v, now)
+    look_until(f, g, p, v, entries, taus, delays, now)
+    time_passes(f, g, p, v, now)
     kind = events[E_KIND, event]
     if kind == APPEND:
         if events[E_OFFSET, event] > g[G_END]:
@@ -697,16 +664,7 @@ def happen(
         )
         set_due(f, g, p, entries, one)
         return
-    lacks = f[one, F_MISSING]
-    if (
-        f[one, F_IN]
-        and f[one, F_OVER_SINCE] == NONE
-        and f[one, F_END] >= start
-        and (lacks >= g[G_APPENDS] or taus[lacks] + g[G_STALLED] + p[P_LIMIT] + 1 >= now)
-    ):
-        f[one, F_TOLD] = max(f[one, F_TOLD], now)
-    else:
-        tell(f, g, p, v, taus, delays, one)
+    tell(f, g, p, v, taus, delays, one)
     at = events[E_AT, event]
     if at != now or kind == FAILED:
         at = read_ended(f, g, reads, events[E_ROW, event], at)

@@ -20,7 +20,7 @@ from insync.pipeline.events import (
     Dealt,
     in_order,
 )
-from insync.pipeline.replay import find, remember
+from insync.pipeline.replay import numbered
 from insync.pipeline.state import APPEND, FETCH, Array
 
 L_FIELDS = 17  # partition, epoch, follower, bucket, samples, and four ranks of each of three lags
@@ -59,7 +59,7 @@ def lag_of_epoch(
     before = np.zeros(size + 2, np.int64)
     appends = 0
     start = end = events[E_POSITION, low]
-    ids = np.empty(16, np.int64)
+    ids = np.empty(size, np.int64)
     known = 0
     last = events[E_TIME, high - 1]
     for event in range(low, high):
@@ -70,8 +70,8 @@ def lag_of_epoch(
                 ends[appends] = end
                 before[appends + 1] = before[appends] + bytes_of[events[E_ROW, event]]
                 appends += 1
-        elif events[E_KIND, event] == FETCH and find(ids, known, events[E_WHO, event]) < 0:
-            ids, known = remember(ids, known, events[E_WHO, event])
+        elif events[E_KIND, event] == FETCH:
+            _, known = numbered(ids, known, events[E_WHO, event])
     spans = np.empty((2 * size + 4, S_FIELDS), np.int64)
     for one in range(known):
         count = lag_of_follower(

@@ -41,7 +41,6 @@ from insync.pipeline.state import (
     P_FIELDS,
     P_HALF,
     P_HOLDS,
-    P_IS_PLAIN,
     P_LIMIT,
     P_MESSAGES,
     P_MINIMUM,
@@ -73,7 +72,6 @@ def parameters(asked: Asked) -> Array:
         row[P_HALF] = scenario.half_period_check
         row[P_WAIT] = asked.fetch_wait_max_ms
         row[P_MINIMUM] = asked.min_insync_replicas
-        row[P_IS_PLAIN] = scenario.policy == "caught-up" and not scenario.half_period_check
     return rows
 
 
@@ -93,31 +91,14 @@ def replay(
         room = needed
 
 
-@inner
-def number_followers(
-    events: Array, low: int, high: int, who: Array, ids: Array, known: int
-) -> tuple[int, int]:
-    """As far as there is room for newcomers."""
-    for at in range(low, high):
-        who[at] = 0
-        if events[E_KIND, at] != APPEND:
-            one = find(ids, known, events[E_WHO, at])
-            if one < 0:
-                if known == len(ids):
-                    return at, known
-                ids[known] = events[E_WHO, at]
-                one = known
-                known += 1
-            who[at] = one
-    return high, known
-
-
 @inlined
-def find(ids: Array, count: int, broker: int) -> int:
-    for at in range(count):
+def numbered(ids: Array, known: int, broker: int) -> tuple[int, int]:
+    """A broker's number, and how many have one now; there is room for all."""
+    for at in range(known):
         if ids[at] == broker:
-            return at
-    return -1
+            return at, known
+    ids[known] = broker
+    return known, known + 1
 
 
 @compiled
@@ -135,20 +116,21 @@ def replay_partitions(
     largest = events.shape[1]
     append_at, append_ends = np.empty(largest, np.int64), np.empty(largest, np.int64)
     entries, taus = np.empty((largest + 1, 3), np.int64), np.empty(largest + 1, np.int64)
+    ids = np.empty(2 * largest + len(isr_members), np.int64)
     for code in range(len(has_isr)):
         count = in_order(dealt, code)
         if count == 0:
             continue
         epochs = epochs_of(events, count)
-        ids, known = number_brokers(events, count, who, epochs)
+        known = number_brokers(events, count, who, epochs, ids)
         for at in range(isr_bounds[code], isr_bounds[code + 1]):
-            if find(ids, known, isr_members[at]) < 0:
-                ids, known = remember(ids, known, isr_members[at])
+            _, known = numbered(ids, known, isr_members[at])
         at_start = np.zeros(known, np.int64)
         at_start[epochs[0, O_LEADER]] = 1
         if has_isr[code]:
             for at in range(isr_bounds[code], isr_bounds[code + 1]):
-                at_start[find(ids, known, isr_members[at])] = 1
+                one, _ = numbered(ids, known, isr_members[at])
+                at_start[one] = 1
         else:
             for at in range(epochs[0, O_EVENT], epochs[0, O_PAST]):
                 if events[E_KIND, at] != APPEND:
@@ -189,34 +171,18 @@ def epochs_of(events: Array, count: int) -> Array:
     return epochs
 
 
-@compiled
-def number_brokers(events: Array, count: int, who: Array, epochs: Array) -> tuple[Array, int]:
-    """Everybody who is told of, by number."""
-    ids, known = np.empty(16, np.int64), 0
+@inner
+def number_brokers(events: Array, count: int, who: Array, epochs: Array, ids: Array) -> int:
+    """Who leads each epoch and whose each fetch is, by number; returns how many there are."""
+    known = 0
     for epoch in range(len(epochs)):
         leader = events[E_LEADER, epochs[epoch, O_EVENT]]
-        one = find(ids, known, leader)
-        if one < 0:
-            ids, known = remember(ids, known, leader)
-            one = known - 1
-        epochs[epoch, O_LEADER] = one
-    at = 0
-    while True:
-        at, known = number_followers(events, at, count, who, ids, known)
-        if at == count:
-            break
-        ids, known = remember(ids, known, events[E_WHO, at])
-    return ids, known
-
-
-@compiled
-def remember(ids: Array, count: int, broker: int) -> tuple[Array, int]:
-    if count == len(ids):
-        more = np.empty(2 * count, np.int64)
-        more[:count] = ids
-        ids = more
-    ids[count] = broker
-    return ids, count + 1
+        epochs[epoch, O_LEADER], known = numbered(ids, known, leader)
+    for at in range(count):
+        who[at] = 0
+        if events[E_KIND, at] != APPEND:
+            who[at], known = numbered(ids, known, events[E_WHO, at])
+    return known
 
 
 @compiled

@@ -89,7 +89,7 @@ def from_export(
     everywhere = [
         path.name
         for path in sorted((root / BY_BROKER).glob("*.parquet"))
-        if footers.count_rows(path)
+        if BY_BROKER in columns and footers.count_rows(path)
     ]
     frame = spark.createDataFrame([(name,) for name in names], "name string")
     read = _OfFiles(str(root), columns, work, everywhere)

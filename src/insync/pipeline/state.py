@@ -26,8 +26,8 @@ MESSAGES, LAG_BEGIN, CAUGHT_UP, TRUE_LAG, PENDING_READS = range(len(POLICY_NAMES
 
 # A scenario.
 (
-    P_POLICY, P_LIMIT, P_MESSAGES, P_HALF, P_HOLDS, P_WAIT, P_MINIMUM, P_IS_PLAIN, P_FIELDS,
-) = range(9)  # fmt: skip
+    P_POLICY, P_LIMIT, P_MESSAGES, P_HALF, P_HOLDS, P_WAIT, P_MINIMUM, P_FIELDS,
+) = range(8)  # fmt: skip
 
 # An event: what, when, and the numbers of its row.
 FETCH, APPEND, BEGAN, FAILED = 0, 1, 2, 3
@@ -80,3 +80,22 @@ def fetched(
         f[one, F_LAG_BEGAN] = NONE
     elif f[one, F_LAG_BEGAN] == NONE:
         f[one, F_LAG_BEGAN] = at
+
+
+@inlined
+def begin_facts(f: Array, one: int, at: int, since: int) -> None:
+    """Nobody has fetched in this epoch yet; who is in sync was caught up when it began."""
+    f[one, F_END] = UNKNOWN
+    f[one, F_MISSING] = 0
+    f[one, F_LEADER_END] = f[one, F_LAG_BEGAN] = NONE
+    f[one, F_FETCHED] = f[one, F_SERVED] = since
+    f[one, F_CAUGHT_UP] = f[one, F_CAUGHT_UP_SERVED] = since
+    f[one, F_TOLD] = at
+
+
+@inlined
+def raise_watermark(g: Array, to: int) -> None:
+    """As far as the last of those it waits for has come."""
+    if to > g[G_WATERMARK]:
+        g[G_WATERMARK] = to
+        g[G_BLOCKED_SINCE] = NONE if to >= g[G_END] else g[G_NOW]
