@@ -148,16 +148,12 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
 
     collection = Collection()
     client = PartitionClient(network, parse_bootstrap(bootstrap), TELEMETRY_TOPIC, number)
-    offset, end = 0, None
     try:
-        while end is None or offset < end:
+        async with asyncio.timeout(READ_WITHIN_S):
+            offset, end = await client.bounds()  # as far as it is when we come
+        while offset < end:
             async with asyncio.timeout(READ_WITHIN_S):
-                part = await client.read_batches(offset, max_bytes=READ_BYTES, from_start=True)
-            end = part.high_watermark if end is None else end  # as far as it was when we came
-            before, offset = offset, max(offset, part.log_start)  # older ones may be gone
-            offset = collection.take(part.records or b"", offset=offset)
-            if offset == before and offset < end:
-                raise ExportFailed(f"{TELEMETRY_TOPIC}-{number} has no batch at offset {offset}")
+                offset = await _take_some(client, offset, collection)
     except (TimeoutError, Refused) as error:
         why = f"nobody answers for it within {READ_WITHIN_S:.0f} s"
         text = why if isinstance(error, TimeoutError) else str(error)
@@ -165,6 +161,16 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
     finally:
         await client.close()
     return collection
+
+
+async def _take_some(client: PartitionClient, offset: int, collection: Collection) -> int:
+    """Returns where to go on; a new leader may have to learn first what is committed."""
+    before = offset
+    while offset == before:
+        part = await client.read_batches(offset, max_bytes=READ_BYTES, from_start=True)
+        offset = max(offset, part.log_start)  # older ones may be gone
+        offset = collection.take(part.records or b"", offset=offset)
+    return offset
 
 
 def _write(out: Path, number: int, collection: Collection) -> None:

@@ -14,13 +14,13 @@ from kio.schema.errors import ErrorCode
 
 from insync.client.admin_connections import Connections
 from insync.client.each_broker import of_each_broker
+from insync.client.partition_client import LATEST
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
 from insync.wire.apis import Api
 
 DEBUG_REPLICA: Final = -2
-LATEST: Final = -1
 BROKER_WITHIN_MS: Final = 5_000
 
 

@@ -12,13 +12,18 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v0.request import InitProducerIdRequest
+from kio.schema.list_offsets.v6.request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.types import TopicName
-from kio.static.primitive import i32Timedelta
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from insync.client.connection import ClientConnection, Disconnected, Network
 from insync.rules.refusals import Refusal
-from insync.wire import batches
+from insync.wire import batches, messages
 from insync.wire.apis import Api
 from insync.wire.fetch import (
     FetchedPartition,
@@ -35,7 +40,8 @@ from insync.wire.produce import (
     write_produce_request,
 )
 
-PRODUCE_VERSION, FETCH_VERSION = 9, 12
+PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION = 9, 12, 6
+LATEST, EARLIEST = -1, -2
 RETRY_S = 0.02
 ANSWER_WITHIN_S = 2.0
 ACKS_ALL = -1
@@ -135,9 +141,39 @@ class PartitionClient:
             if await self._is_well(ErrorCode(part.error)):
                 return part
 
+    async def bounds(self) -> tuple[int, int]:
+        """Where the log begins, and where what is committed ends.
+
+        A fetch tells both, but a new leader's watermark may lie below what was acknowledged; asked
+        for the latest offset it says so until it knows better (KIP-207).
+        """
+        end = await self._offset(LATEST)
+        return await self._offset(EARLIEST), end
+
     async def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+
+    async def _offset(self, sign: int) -> int:
+        while True:
+            found = await self._ask_offset(sign)
+            if found is not None:
+                return found
+
+    async def _ask_offset(self, sign: int) -> int | None:
+        """None: ask again."""
+        asked = ListOffsetsPartition(partition_index=i32(self._partition), timestamp=i64(sign))
+        topic = ListOffsetsTopic(name=TopicName(self._topic), partitions=(asked,))
+        request = ListOffsetsRequest(
+            replica_id=BrokerId(-1), isolation_level=i8(0), topics=(topic,)
+        )
+        body = messages.write_request(request)
+        answer = await self._ask_leader(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+        if answer is None:
+            return None
+        response: Any = messages.read_response(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, *answer)
+        found = response.topics[0].partitions[0]
+        return int(found.offset) if await self._is_well(found.error_code) else None
 
     async def _is_well(self, code: ErrorCode) -> bool:
         if code is ErrorCode.none:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from insync.client.admin import Admin
 from insync.client.admin_connections import Connections, Patience, parse_bootstrap
@@ -20,10 +20,10 @@ from insync.rules.refusals import Refusal
 from insync.telemetry.blocks import BadBlock, Label, read_label
 from insync.telemetry.collection import Part, Record, parts
 from insync.telemetry.schemas import TELEMETRY_TOPIC
-from insync.wire.fetch import FetchedPartition
 
 READ_BYTES: Final = 4 << 20
-LOOK_BYTES: Final = 1  # a broker sends at least one batch; only its bounds are wanted
+
+T = TypeVar("T")
 
 
 class NoTelemetry(Refusal):
@@ -88,23 +88,21 @@ def spans(cluster: Cluster) -> list[Span]:
 async def _span(cluster: Cluster, partition: int) -> Span:
     client = cluster.client(partition)
     try:
-        part = await _read(client, cluster, partition, 0, max_bytes=LOOK_BYTES)
+        start, end = await _patiently(client.bounds(), cluster, f"{TELEMETRY_TOPIC}-{partition}")
     finally:
         await client.close()
-    return Span(partition=partition, start=part.log_start, end=part.high_watermark)
+    return Span(partition=partition, start=start, end=end)
 
 
-async def _read(
-    client: PartitionClient, cluster: Cluster, partition: int, offset: int, *, max_bytes: int
-) -> FetchedPartition:
+async def _patiently(asking: Awaitable[T], cluster: Cluster, what: str) -> T:
     try:
         async with asyncio.timeout(cluster.patience_ms / 1_000):
-            return await client.read_batches(offset, max_bytes=max_bytes, from_start=True)
+            return await asking
     except TimeoutError:
         why = f"nobody answers for it within {cluster.patience_ms} ms"
     except Refused as refused:
         why = str(refused)
-    raise Unreadable(f"cannot read {TELEMETRY_TOPIC}-{partition} at offset {offset}: {why}")
+    raise Unreadable(f"cannot read {what}: {why}")
 
 
 def made_anew(partition: int, end: int, former_end: int) -> Unreadable:
@@ -121,9 +119,9 @@ def blocks(cluster: Cluster, span: Span) -> Iterator[Block]:
     with asyncio.Runner() as runner:
         try:
             while offset < span.end:
-                part = runner.run(
-                    _read(client, cluster, span.partition, offset, max_bytes=READ_BYTES)
-                )
+                reading = client.read_batches(offset, max_bytes=READ_BYTES, from_start=True)
+                what = f"{TELEMETRY_TOPIC}-{span.partition} at offset {offset}"
+                part = runner.run(_patiently(reading, cluster, what))
                 before = offset
                 if part.log_start > offset:
                     gone = min(part.log_start, span.end)

@@ -21,17 +21,13 @@ from kio.schema.create_topics.v5.request import (
 )
 from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v6.request import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+from kio.static.primitive import i16, i32, i32Timedelta
 
 from insync.client.connection import Disconnected
 from insync.client.partition_client import (
     ANSWER_WITHIN_S,
+    LATEST,
     PRODUCE_VERSION,
     PartitionClient,
     Refused,
@@ -39,7 +35,7 @@ from insync.client.partition_client import (
 from insync.sim.checks import LifeFailed, Monitor, Partition, Witness
 from insync.sim.cluster import Cluster
 from insync.sim.network import SimHost
-from insync.wire import batches, messages, moves
+from insync.wire import batches, moves
 from insync.wire.apis import Api
 from insync.wire.moves import MovesStarted, StartMoves
 from insync.wire.produce import (
@@ -50,7 +46,6 @@ from insync.wire.produce import (
 )
 
 FIRST_HOST = 100
-LATEST = -1
 TRY_AGAIN_S = 0.05
 
 
@@ -101,18 +96,7 @@ class SimClient(PartitionClient):
         self._sequence = 0
 
     async def latest(self) -> int | None:
-        asked = ListOffsetsPartition(partition_index=i32(self._partition), timestamp=i64(LATEST))
-        topic = ListOffsetsTopic(name=TopicName(self._topic), partitions=(asked,))
-        request = ListOffsetsRequest(
-            replica_id=BrokerId(-1), isolation_level=i8(0), topics=(topic,)
-        )
-        body = messages.write_request(request)
-        answer = await self._ask_leader(Api.LIST_OFFSETS, 6, body)
-        if answer is None:
-            return None
-        response: Any = messages.read_response(Api.LIST_OFFSETS, 6, *answer)
-        found = response.topics[0].partitions[0]
-        return int(found.offset) if await self._is_well(found.error_code) else None
+        return await self._ask_offset(LATEST)
 
     async def ask_anybody(self, request: Any) -> Any:
         return await self._ask_anybody(request)

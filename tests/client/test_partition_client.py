@@ -1,0 +1,29 @@
+"""A client of one partition, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from simulated import client_of, new_cluster
+
+from insync.sim.virtual_loop import virtual_time
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_hold_what_was_acknowledged_right_after_a_leader_died(seed: int) -> None:
+    with virtual_time() as loop:
+        cluster = new_cluster(loop, seed)
+
+        async def whole() -> None:
+            for number in cluster.brokers:
+                await cluster.start(number)
+            client = client_of(cluster, 200)
+            await client.append([b"first"])
+            await asyncio.sleep(2)
+            for number in range(3):
+                await client.append([b"%d" % number])
+            cluster.kill(client.leader_id)
+            assert await client_of(cluster, 201).bounds() == (0, 4)
+
+        loop.run_until_complete(whole())
