@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import arrivals, loads, throttled_move, what_if
+from bench.backed_memory import back
 from bench.loads import LoadFailed
 from bench.processes import GIGABYTE, MEGABYTE, cpu_s, memory_mb
 from bench.sides import (
@@ -49,6 +50,7 @@ MOVED_PARTITIONS = 100
 QUOTA_BYTES_PER_S = 10 * MEGABYTE
 DUEL_BYTES = 25 * MEGABYTE
 DUEL_WARM_UPS = 4
+BACKED_BYTES_PER_S = 800 * MEGABYTE  # what three brokers write at most, and some more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +190,7 @@ class Duel:
                 # What comes of a load a moment later, as telemetry does, is counted as well: until
                 # the other's is over, or in the next round.
                 pids = {name: list(sides[name].pids.values()) for name in names}
+                back(2 * len(names) * BROKERS * DUEL_BYTES)
                 before_s = {name: cpu_s(pids[name]) for name in names}
                 made = {name: self._load(sides[name]) for name in names}
                 taken_s = {name: cpu_s(pids[name]) - before_s[name] for name in names}
@@ -216,6 +219,7 @@ def _produce(
     load = _load(side, message_bytes=message_bytes, client=client)
     _warm_up(side, scale, load)
     os.sync()  # what was left to write before is not this load's
+    back(scale.load_s * BACKED_BYTES_PER_S)
     pids = list(side.pids.values())
     before_s = cpu_s(pids)
     made = loads.run("produce", topic=TOPIC, seconds=scale.load_s, **load)
@@ -250,6 +254,7 @@ def catch_up(contender: Contender, scale: Scale) -> Seen:
         spec = {"partitions": PARTITIONS, "message_bytes": 1_024, "client": {}}
         loads.run("produce", bootstrap=present, topic=TOPIC, bytes=scale.catch_up_bytes, **spec)
         os.sync()
+        back(2 * scale.catch_up_bytes)
         began_s = time.monotonic()
         side.restart(absent)
         await_isr(present, lambda members: members == BROKERS, what="it has caught up")
