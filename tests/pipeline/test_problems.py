@@ -113,6 +113,15 @@ def test_numbers_of_other_widths_are_numbers() -> None:
         at = narrow.schema.get_field_index(name)
         narrow = narrow.set_column(at, name, narrow[name].cast(pa.int32()))
     assert shard(narrow, told["appends"], None, None).partitions.tolist() == [0]
+    at = narrow.schema.get_field_index("follower")
+    wide = narrow.set_column(at, "follower", narrow["follower"].cast(pa.int64()))
+    assert shard(wide, told["appends"], None, None).partitions.tolist() == [0]
+    for kind in (pa.int64(), pa.uint32()):
+        with pytest.raises(BadTables, match="a broker or an epoch is larger"):
+            shard(
+                narrow.set_column(at, "follower", pa.array([2, 2**31], kind)),
+                told["appends"], None, None,
+            )  # fmt: skip
     at = narrow.schema.get_field_index("offset")
     broken = narrow.set_column(at, "offset", pa.array([0.5, 1.0]))
     with pytest.raises(BadTables, match="whole numbers"):

@@ -12,10 +12,18 @@ its epoch nothing is left out.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
 from insync.pipeline.compiling import compiled, inlined, inner
-from insync.pipeline.events import E_AT, E_KIND, E_OFFSET, E_POSITION, E_TIME
+from insync.pipeline.events import (
+    E_AT,
+    E_KIND,
+    E_MISSING,
+    E_OFFSET,
+    E_POSITION,
+    E_TIME,
+    E_WHO,
+)
 from insync.pipeline.state import (
     ALWAYS,
     APPEND,
@@ -31,17 +39,9 @@ from insync.pipeline.state import (
     F_MISSING,
     F_OVER_SINCE,
     F_TOLD,
-    FAILED,
-    G_APPENDS,
-    G_BEGAN,
+    FETCH,
     G_BLOCKED_SINCE,
-    G_END,
-    G_FIELDS,
-    G_LEADER,
     G_MEMBERS,
-    G_NOW,
-    G_READS,
-    G_START,
     G_WATERMARK,
     LAG_BEGIN,
     MESSAGES,
@@ -53,6 +53,7 @@ from insync.pipeline.state import (
     O_LEADER,
     O_MARK,
     O_PAST,
+    O_PAST_APPENDS,
     O_START,
     P_HOLDS,
     P_LIMIT,
@@ -62,7 +63,7 @@ from insync.pipeline.state import (
     Array,
     begin_facts,
     fetched,
-    raise_watermark,
+    raised,
 )
 
 STRETCH = 128  # events; a mark costs about as much as ten
@@ -113,80 +114,110 @@ def is_as_marked(f: Array, g: Array, mark: Array, facts: Array) -> bool:
 
 @compiled
 def mark(
-    events: Array, who: Array, missing: Array, epochs: Array, append_at: Array, f: Array,
-    stretch: int, least: Array, marks: Array, facts: Array,
+    events: Array, epochs: Array, append_at: Array, append_ends: Array, f: Array, stretch: int,
+    least: Array, marks: Array, facts: Array,
 ) -> None:  # fmt: skip
-    """Fills `marks` and the followers' `facts` at each; says in `epochs` which are whose.
+    """Fills `marks` and the followers' `facts` at each; says in `epochs` which are whose, and in
+    `events` what each fetch lacks.
 
     What stays within `least`, the smallest limits that are asked for, need not be told apart."""
-    g = np.zeros(G_FIELDS, np.int64)
     count = 0
     f[:, F_LAST_FETCH] = NEVER
     for epoch in range(len(epochs)):
         event, past = epochs[epoch, O_EVENT], epochs[epoch, O_PAST]
-        append_times = append_at[epochs[epoch, O_APPEND] :]
-        g[G_NOW] = g[G_BEGAN] = events[E_TIME, event]
-        g[G_LEADER] = epochs[epoch, O_LEADER]
-        g[G_END] = g[G_WATERMARK] = g[G_START] = epochs[epoch, O_START]
-        g[G_BLOCKED_SINCE] = NONE
-        g[G_APPENDS] = g[G_READS] = 0
+        own = slice(epochs[epoch, O_APPEND], epochs[epoch, O_PAST_APPENDS])
+        append_times, ends = append_at[own], append_ends[own]
+        leader, start, began = (
+            epochs[epoch, O_LEADER],
+            epochs[epoch, O_START],
+            events[E_TIME, event],
+        )
+        now, end, watermark, blocked_since = began, start, start, NONE
+        appends = reads = 0
         for one in range(len(f)):
-            begin_facts(f, one, g[G_BEGAN], g[G_BEGAN])
+            begin_facts(f, one, began, began)
         epochs[epoch, O_MARK] = count
         m = marks[count]
-        note(m, facts[count], f, g, event)
+        note(m, facts[count], f, event, now, end, watermark, blocked_since, appends)
+        next_mark = event + stretch
         while event < past:
-            if event - m[M_EVENT] >= stretch and g[G_READS] == 0:
-                measure_all(m, f, g, append_times, least)
+            if event >= next_mark and reads == 0:
+                m[M_UNTIL] = now
+                lacked = Lacked(append_times, appends, start, began)
+                measure_all(m, f, leader, now, end, lacked, least)
                 count += 1
                 m = marks[count]
-                note(m, facts[count], f, g, event)
-            g[G_NOW] = events[E_TIME, event]
-            kind, one = events[E_KIND, event], who[event]
-            if kind == APPEND:
-                appended(m, f, g, append_times, least, events[E_OFFSET, event])
-            elif kind == BEGAN:
-                g[G_READS] += 1
-            elif kind == FAILED:
-                g[G_READS] -= 1
-                f[one, F_TOLD] = g[G_NOW]
-            else:
-                measure(m, f, g, append_times, least, one)
+                note(m, facts[count], f, event, now, end, watermark, blocked_since, appends)
+                next_mark = event + stretch
+            now = events[E_TIME, event]
+            kind = events[E_KIND, event]
+            if kind == FETCH:
+                one = events[E_WHO, event]
                 offset, at = events[E_OFFSET, event], events[E_AT, event]
-                g[G_READS] -= at != g[G_NOW]
-                held_it = f[one, F_END] <= g[G_WATERMARK] and f[one, F_END] != offset
-                fetched(f, one, g[G_NOW], at, offset, events[E_POSITION, event], missing[event])
-                f[one, F_TOLD] = f[one, F_LAST_FETCH] = g[G_NOW]
+                lacked = Lacked(append_times, appends, start, began)
+                measure(m, f, one, now, end, lacked, least)
+                reads -= at != now
+                held_it = f[one, F_END] <= watermark and f[one, F_END] != offset
+                missing = first_missing(ends, f[one, F_MISSING], offset)
+                events[E_MISSING, event] = missing
+                fetched(f, one, now, at, offset, events[E_POSITION, event], missing)
+                f[one, F_TOLD] = f[one, F_LAST_FETCH] = now
                 if held_it:
-                    raise_watermark(g, lowest_end(f, g))
+                    lowest = lowest_end(f, leader, end)
+                    watermark, blocked_since = raised(watermark, blocked_since, lowest, end, now)
+            elif kind == APPEND:
+                offset = events[E_OFFSET, event]
+                if offset > end:
+                    lacked = Lacked(append_times, appends, start, began)
+                    for one in range(len(f)):
+                        if f[one, F_END] == offset:  # ahead of what was told; level from now on
+                            measure(m, f, one, now, end, lacked, least)
+                    is_free = watermark == end
+                    end = offset
+                    appends += 1
+                    if is_free:
+                        lowest = lowest_end(f, leader, end)
+                        watermark, blocked_since = raised(watermark, now, lowest, end, now)
+            elif kind == BEGAN:
+                reads += 1
+            else:
+                reads -= 1
+                f[events[E_WHO, event], F_TOLD] = now
             event += 1
-        measure_all(m, f, g, append_times, least)
+        m[M_UNTIL] = now
+        measure_all(m, f, leader, now, end, Lacked(append_times, appends, start, began), least)
         count += 1
-        note(marks[count], facts[count], f, g, past)
+        note(marks[count], facts[count], f, past, now, end, watermark, blocked_since, appends)
         epochs[epoch, O_LAST_MARK] = count
         count += 1
 
 
+class Lacked(NamedTuple):
+    """What a follower may lack: appends by number, those of before the epoch since it began."""
+
+    append_times: Array
+    appends: int
+    start: int
+    began: int
+
+
 @inlined
-def appended(m: Array, f: Array, g: Array, append_times: Array, least: Array, end: int) -> None:
-    if end <= g[G_END]:
-        return
-    for one in range(len(f)):
-        if f[one, F_END] == end:  # ahead of what was told; level from now on
-            measure(m, f, g, append_times, least, one)
-    is_free = g[G_WATERMARK] == g[G_END]
-    g[G_END] = end
-    g[G_APPENDS] += 1
-    if is_free:
-        g[G_BLOCKED_SINCE] = g[G_NOW]
-        raise_watermark(g, lowest_end(f, g))
+def first_missing(ends: Array, near: int, offset: int) -> int:
+    """The first append that ends past an offset."""
+    while near < len(ends) and ends[near] <= offset:
+        near += 1
+    while near > 0 and ends[near - 1] > offset:
+        near -= 1
+    return near
 
 
 @inner
-def note(m: Array, facts: Array, f: Array, g: Array, event: int) -> None:
-    m[M_EVENT], m[M_NOW], m[M_END] = event, g[G_NOW], g[G_END]
-    m[M_WATERMARK], m[M_BLOCKED_SINCE] = g[G_WATERMARK], g[G_BLOCKED_SINCE]
-    m[M_APPENDS] = g[G_APPENDS]
+def note(
+    m: Array, facts: Array, f: Array, event: int, now: int, end: int, watermark: int,
+    blocked_since: int, appends: int,
+) -> None:  # fmt: skip
+    m[M_EVENT], m[M_NOW], m[M_END], m[M_APPENDS] = event, now, end, appends
+    m[M_WATERMARK], m[M_BLOCKED_SINCE] = watermark, blocked_since
     for field in range(M_UNTIL, M_FIELDS):
         m[field] = -ALWAYS
     for one in range(len(f)):
@@ -195,28 +226,28 @@ def note(m: Array, facts: Array, f: Array, g: Array, event: int) -> None:
 
 
 @inner
-def measure_all(m: Array, f: Array, g: Array, append_times: Array, least: Array) -> None:
+def measure_all(
+    m: Array, f: Array, leader: int, now: int, end: int, lacked: Lacked, least: Array
+) -> None:
     """Where a stretch ends."""
-    m[M_UNTIL] = g[G_NOW]
     for one in range(len(f)):
-        if one != g[G_LEADER]:
-            measure(m, f, g, append_times, least, one)
+        if one != leader:
+            measure(m, f, one, now, end, lacked, least)
 
 
 @inlined
-def measure(m: Array, f: Array, g: Array, append_times: Array, least: Array, one: int) -> None:
+def measure(m: Array, f: Array, one: int, now: int, end: int, lacked: Lacked, least: Array) -> None:
     """How near it came to leaving since its last fetch, by the measure of every rule."""
-    now, end = g[G_NOW], g[G_END]
     own, caught_up_at = f[one, F_END], f[one, F_CAUGHT_UP]
     fetched_at = behind_since = f[one, F_FETCHED]
     if f[one, F_LAG_BEGAN] != NONE:
         behind_since = min(behind_since, f[one, F_LAG_BEGAN])
     m[M_LAG_BEGAN] = max(m[M_LAG_BEGAN], now - behind_since)
     lacking_since = ALWAYS
-    if own < g[G_START]:
-        lacking_since = g[G_BEGAN]
-    elif f[one, F_MISSING] < g[G_APPENDS]:
-        lacking_since = append_times[f[one, F_MISSING]]
+    if own < lacked.start:
+        lacking_since = lacked.began
+    elif f[one, F_MISSING] < lacked.appends:
+        lacking_since = lacked.append_times[f[one, F_MISSING]]
     # Nobody is served or fetches last before it was caught up: mostly this is all there is to see.
     if now - min(caught_up_at, lacking_since) <= least[P_LIMIT] and end - own <= least[P_MESSAGES]:
         return
@@ -232,10 +263,9 @@ def measure(m: Array, f: Array, g: Array, append_times: Array, least: Array, one
 
 
 @inlined
-def lowest_end(f: Array, g: Array) -> int:
+def lowest_end(f: Array, leader: int, end: int) -> int:
     """How far the watermark goes if all are in sync."""
-    lowest = g[G_END]
     for one in range(len(f)):
-        if one != g[G_LEADER]:
-            lowest = min(lowest, f[one, F_END])
-    return lowest
+        if one != leader:
+            end = min(end, f[one, F_END])
+    return end

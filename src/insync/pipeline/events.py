@@ -1,10 +1,10 @@
 """Tables to ordered events: what `kernel.py` replays, partition by partition.
 
-Array come as they were exported: the partitions of one shard mixed, each nearly in order. They are
-dealt out to their partitions by counting, and each partition's fetches and appends are put in order
-by merging their ascending runs, so ordered input costs one pass and any other input is right as
-well. What a second leader of an epoch tells and what was told before are left out on the way. Each
-partition is put in order when its turn comes, in the room of the one before.
+An export has one partition's rows after the other's; where they are mixed they are dealt out to
+their partitions by counting. Each partition's fetches and appends are put in order by merging their
+ascending runs, so ordered input costs one pass and any other input is right as well. What a second
+leader of an epoch tells and what was told before are left out on the way. Each partition is put in
+order when its turn comes, in the room of the one before.
 """
 
 from __future__ import annotations
@@ -44,25 +44,29 @@ COLUMNS: Final = {
 }
 
 
-# Events are a block of numbers, a row for each of these. Their order is that of the first of them:
-# of a fetch and an append that are level in `POSITION`, the fetch is before.
+# A partition's events are a block of numbers, a row for each of these.
 (
     E_EPOCH,
     E_TIME,
-    E_WHEN,  # within its millisecond: a read begins after what ends
     E_SEQ,
     E_POSITION,  # the leader's end that a fetch was judged by, an append's base offset
-    E_WHO,  # a fetch's follower
+    E_WHO,  # a fetch's follower; a replay numbers them
     E_OFFSET,  # a fetch's, an append's end
     E_KIND,
     E_AT,  # when the request came
     E_ROW,
     E_LEADER,
+    E_MISSING,  # of a fetch, the first append of its epoch that it lacks, by number; a replay's own
     E_FIELDS,
 ) = range(12)
 
 # Of a fetch, what more it may be than one event.
 X_READ_MS, X_IS_OK, X_REPEATS, X_LAST_AT = range(4)
+
+_COLUMN_TYPES: Final = (
+    np.int32, np.int64, np.int64, np.int64, np.int32, np.int64, np.int8, np.int64, np.int32,
+    np.int32,
+)  # fmt: skip
 
 
 class BadTables(Refusal):
@@ -75,15 +79,33 @@ def check_columns(table: str, names: Any, needed: tuple[str, ...]) -> None:
         raise BadTables(f"{table} has no column {', '.join(missing)}")
 
 
-class Dealt(NamedTuple):
-    """Both tables' events, which of them are whose, and room for one partition's in order."""
+class Rows(NamedTuple):
+    """A table's events, a column for each field, as they were read where they were so simple.
 
-    fetches: Array
-    fetch_index: Array
+    None may be written to: Numba would compile everything once more for those that may.
+    """
+
+    epoch: Array  # 32 bits, as are brokers and rows
+    time: Array
+    seq: Array
+    position: Array
+    who: Array
+    offset: Array
+    kind: Array  # 8 bits
+    at: Array
+    row: Array
+    leader: Array
+
+
+class Dealt(NamedTuple):
+    """Both tables' events, one partition's after the other's, and room for one's in order."""
+
+    fetches: Rows
     fetch_bounds: Array
-    appends: Array
-    append_index: Array
+    appends: Rows
     append_bounds: Array
+    fetch_index: Array
+    append_index: Array
     events: Array
     spare: Array
     runs: Array
@@ -109,34 +131,29 @@ def shard(
     check_columns("appends", appends.column_names, APPEND_COLUMNS)
     topics, partitions, coded = codes([fetches, appends])
     fetched, fetch_codes = fetch_rows(fetches, coded[0])
-    appended = append_rows(appends)
-    fetch_index, fetch_bounds = dealt_out(len(partitions), fetch_codes)
-    append_index, append_bounds = dealt_out(len(partitions), coded[1])
+    fetched, fetch_bounds = dealt_out(len(partitions), fetched, fetch_codes)
+    appended, append_bounds = dealt_out(len(partitions), append_rows(appends), coded[1])
     # One partition after the other: the room of one stays in the processor's caches.
     largest = int(np.max(np.diff(fetch_bounds + append_bounds), initial=0))
+    room = np.empty((3, largest), np.int64)
     dealt = Dealt(
-        fetched, fetch_index, fetch_bounds, appended, append_index, append_bounds,
-        np.empty((E_FIELDS, largest), np.int64), np.empty(largest, np.int64),
-        np.empty(largest + 2, np.int64),
+        fetched, fetch_bounds, appended, append_bounds, room[0], room[1],
+        np.empty((E_FIELDS, largest), np.int64), room[2], np.empty(largest + 2, np.int64),
     )  # fmt: skip
     has_isr, isr_bounds, isr_members = _first_isr(isr, topics, partitions)
     return Shard(topics, partitions, dealt, isr_bounds, isr_members, has_isr, _stalls(stalls))
 
 
-def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
+def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Rows, Array]:
     """One event per row, where rows are so simple; nulls as the oracle reads them."""
-    is_ok = pc.fill_null(pc.equal(_plain(fetches["outcome"]), OK), fill_value=True)
-    is_ok = is_ok.combine_chunks() if isinstance(is_ok, pa.ChunkedArray) else is_ok
     leader_end = fetches["leader_end_low"]
     if leader_end.null_count:
         leader_end = pc.coalesce(leader_end, fetches["leader_end_high"])
-    rows = _rows(fetches, FETCH)
-    rows[E_POSITION] = numbers(leader_end, NONE)
-    rows[E_WHO] = numbers(fetches["follower"])
-    rows[E_OFFSET] = numbers(fetches["offset"])
+    position, offset = numbers(leader_end, NONE), numbers(fetches["offset"])
+    rows = _rows(fetches, FETCH, position, numbers(fetches["follower"]), offset)
     read_ms, repeats = numbers(fetches["read_ms"], 0), numbers(fetches["repeats"], 1)
-    are_ok = is_ok.to_numpy(zero_copy_only=False)
-    is_each_one = are_ok.all() and not (read_ms > 0).any() and not (repeats > 1).any()
+    are_ok = _are_ok(fetches["outcome"])
+    is_each_one = are_ok.all() and read_ms.max(initial=0) <= 0 and repeats.max(initial=0) <= 1
     if is_each_one and are_all_judged(rows):
         return rows, code
     more = np.empty((4, len(code)), np.int64)
@@ -148,29 +165,57 @@ def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Array, Array]:
     return expanded(rows, more, code, count)
 
 
-def append_rows(appends: pa.Table) -> Array:
-    rows = _rows(appends, APPEND)
-    rows[E_POSITION] = numbers(appends["base_offset"])
-    rows[E_WHO] = 0
-    rows[E_OFFSET] = numbers(appends["end_offset"])
-    return rows
+def append_rows(appends: pa.Table) -> Rows:
+    base, end = numbers(appends["base_offset"]), numbers(appends["end_offset"])
+    return _rows(appends, APPEND, base, np.zeros(appends.num_rows, np.int32), end)
 
 
-def _rows(table: pa.Table, kind: int) -> Array:
-    """With what is the same for both."""
-    rows = np.empty((E_FIELDS, table.num_rows), np.int64)
-    rows[E_EPOCH] = numbers(table["leader_epoch"])
-    rows[E_TIME] = rows[E_AT] = numbers(table["at_ms"])
-    rows[E_WHEN] = 0
-    rows[E_SEQ] = _seq(table["seq"])
-    rows[E_KIND] = kind
-    rows[E_ROW] = np.arange(table.num_rows)
-    rows[E_LEADER] = numbers(table["leader"])
-    return rows
+def _rows(table: pa.Table, kind: int, position: Array, who: Array, offset: Array) -> Rows:
+    time, count = numbers(table["at_ms"]), table.num_rows
+    rows = Rows(
+        epoch=numbers(table["leader_epoch"]),
+        time=time,
+        seq=_seq(table["seq"]),
+        position=position,
+        who=who,
+        offset=offset,
+        kind=np.full(count, kind, np.int8),
+        at=time,
+        row=np.arange(count, dtype=np.int32),
+        leader=numbers(table["leader"]),
+    )
+    return _kept(rows)
+
+
+def _kept(rows: Rows) -> Rows:
+    """In the types that everything is compiled for."""
+    columns = [_narrowed(column, kind) for column, kind in zip(rows, _COLUMN_TYPES, strict=True)]
+    for column in columns:
+        column.setflags(write=False)
+    return Rows(*columns)
+
+
+def _narrowed(column: Array, kind: Any) -> Array:
+    if not np.can_cast(column.dtype, kind):
+        bounds = np.iinfo(kind)
+        if column.min(initial=0) < bounds.min or column.max(initial=0) > bounds.max:
+            raise BadTables("the number of a broker or an epoch is larger than any can be")
+    return column.astype(kind, copy=False)
+
+
+def _are_ok(outcomes: pa.ChunkedArray) -> Array:
+    """Whether each is; or, where there is no other outcome at all, that."""
+    if pa.types.is_dictionary(outcomes.type):
+        parts = outcomes.chunks if isinstance(outcomes, pa.ChunkedArray) else [outcomes]
+        if all(value in (OK, None) for part in parts for value in part.dictionary.to_pylist()):
+            return np.True_
+        outcomes = outcomes.cast(outcomes.type.value_type)
+    is_ok = pc.fill_null(pc.equal(outcomes, OK), fill_value=True)
+    return _in_one(is_ok).to_numpy(zero_copy_only=False)
 
 
 def numbers(column: pa.ChunkedArray, null: int | None = None) -> Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = _in_one(column)
     if array.null_count:
         if null is None:
             raise BadTables("a time, an epoch, a broker or an offset is null")
@@ -178,6 +223,13 @@ def numbers(column: pa.ChunkedArray, null: int | None = None) -> Array:
     elif not pa.types.is_integer(array.type) or pa.types.is_uint64(array.type):
         array = _whole(array)
     return array.to_numpy(zero_copy_only=False)
+
+
+def _in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Without a copy, where it is in one already."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _whole(array: pa.Array) -> pa.Array:
@@ -189,20 +241,15 @@ def _whole(array: pa.Array) -> pa.Array:
 
 def _seq(column: pa.ChunkedArray) -> Array:
     found = numbers(column, NO_SEQ)
-    if len(found) and (found.min() < 0 or found[found != NO_SEQ].max(initial=0) >= SEQ_MAX):
+    known = found[found != NO_SEQ] if column.null_count else found
+    if known.min(initial=0) < 0 or known.max(initial=0) >= SEQ_MAX:
         raise BadTables("a number in seq is negative, or larger than any that was given out")
     return found
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pa.types.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
-    return column
-
-
 def codes(tables: list[pa.Table]) -> tuple[Array, Array, list[Array]]:
     """Partitions by number, and the number of each row's partition."""
-    columns = [table["topic"].combine_chunks() for table in tables]
+    columns = [_in_one(table["topic"]) for table in tables]
     columns = [
         column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         for column in columns
@@ -288,67 +335,85 @@ def _stalls(stalls: pa.Table | None) -> Array:
 
 
 @inner
-def are_all_judged(rows: Array) -> bool:
-    for row in range(rows.shape[1]):
-        if rows[E_POSITION, row] == NONE or rows[E_WHO, row] == rows[E_LEADER, row]:
+def are_all_judged(rows: Rows) -> bool:
+    for row in range(len(rows.position)):
+        if rows.position[row] == NONE or rows.who[row] == rows.leader[row]:
             return False
     return True
 
 
 @inner
-def count_events(rows: Array, more: Array) -> int:
+def count_events(rows: Rows, more: Array) -> int:
     count = 0
-    for row in range(rows.shape[1]):
+    for row in range(len(rows.position)):
         count += fetch_events(rows, more, row)
     return count
 
 
 @inlined
-def fetch_events(rows: Array, more: Array, row: int) -> int:
+def fetch_events(rows: Rows, more: Array, row: int) -> int:
     """How many events a fetch is: none if it cannot be judged, several if it was merged.
 
     Of merged ones closer together than a millisecond, one in each counts.
     """
-    if rows[E_POSITION, row] == NONE or rows[E_WHO, row] == rows[E_LEADER, row]:
+    if rows.position[row] == NONE or rows.who[row] == rows.leader[row]:
         return 0
     if more[X_READ_MS, row] > 0:
         return 2
     if not more[X_IS_OK, row]:
         return 0
-    took_ms = more[X_LAST_AT, row] - rows[E_AT, row]
+    took_ms = more[X_LAST_AT, row] - rows.at[row]
     if more[X_REPEATS, row] <= 1 or took_ms <= 0:
         return 1
     return min(more[X_REPEATS, row], took_ms + 1)
 
 
-@compiled
-def expanded(rows: Array, more: Array, code: Array, count: int) -> tuple[Array, Array]:
+def expanded(rows: Rows, more: Array, code: Array, count: int) -> tuple[Rows, Array]:
     """A read that took time begins and ends; merged fetches came at even distances."""
-    wide = np.empty((E_FIELDS, count), np.int64)
-    codes = np.empty(count, np.int64)
+    source = np.empty(count, np.int64)
+    kind = np.empty(count, np.int8)
+    time, at = np.empty((2, count), np.int64)
+    expand(rows, more, source, kind, time, at)
+    taken = Rows(*(column[source] for column in rows))
+    return _kept(taken._replace(kind=kind, time=time, at=at)), code[source]
+
+
+@compiled
+def expand(rows: Rows, more: Array, source: Array, kind: Array, time: Array, at: Array) -> None:
     to = 0
-    for row in range(rows.shape[1]):
-        came, n = rows[E_AT, row], fetch_events(rows, more, row)
+    for row in range(len(rows.time)):
+        came, n = rows.at[row], fetch_events(rows, more, row)
         for point in range(n):
-            move(rows, row, wide, to)
-            codes[to] = code[row]
+            source[to], kind[to], time[to], at[to] = row, FETCH, came, came
             if more[X_READ_MS, row] > 0:
                 if point == 0:
-                    wide[E_WHEN, to] = 1
-                    wide[E_KIND, to] = BEGAN
+                    kind[to] = BEGAN
                 else:
-                    wide[E_TIME, to] = came + more[X_READ_MS, row]
-                    wide[E_KIND, to] = FETCH if more[X_IS_OK, row] else FAILED
+                    time[to] = came + more[X_READ_MS, row]
+                    kind[to] = FETCH if more[X_IS_OK, row] else FAILED
             elif n > 1:
-                at = came + (more[X_LAST_AT, row] - came) * point // (n - 1)
-                wide[E_TIME, to] = wide[E_AT, to] = at
+                time[to] = at[to] = came + (more[X_LAST_AT, row] - came) * point // (n - 1)
             to += 1
-    return wide, codes
+
+
+def dealt_out(count: int, rows: Rows, code: Array) -> tuple[Rows, Array]:
+    """One partition after the other, and where each begins; an export has them so already."""
+    if is_ascending(code):
+        return rows, np.searchsorted(code, np.arange(count + 1))
+    index, bounds = dealt_index(count, code)
+    return _kept(Rows(*(column[index] for column in rows))), bounds
 
 
 @compiled
-def dealt_out(count: int, code: Array) -> tuple[Array, Array]:
-    """Each partition's rows, one partition after the other, and where each begins."""
+def is_ascending(values: Array) -> bool:
+    for at in range(1, len(values)):  # noqa: SIM110 - which Numba does not compile
+        if values[at] < values[at - 1]:
+            return False
+    return True
+
+
+@compiled
+def dealt_index(count: int, code: Array) -> tuple[Array, Array]:
     bounds = np.zeros(count + 1, np.int64)
     for row in range(len(code)):
         bounds[code[row] + 1] += 1
@@ -362,31 +427,50 @@ def dealt_out(count: int, code: Array) -> tuple[Array, Array]:
     return index, bounds
 
 
+# Of a fetch and an append that are level in all of the first, the fetch is before.
+
+
 @inlined
-def precedes(rows: Array, one: int, other: int) -> bool:
+def precedes(rows: Rows, one: int, other: int) -> bool:
     """Of the same kind."""
-    for field in range(E_EPOCH, E_OFFSET + 1):
-        if rows[field, one] != rows[field, other]:
-            return rows[field, one] < rows[field, other]
-    return False
+    if rows.epoch[one] != rows.epoch[other]:
+        return rows.epoch[one] < rows.epoch[other]
+    if rows.time[one] != rows.time[other]:
+        return rows.time[one] < rows.time[other]
+    if (rows.kind[one] == BEGAN) != (rows.kind[other] == BEGAN):
+        return rows.kind[other] == BEGAN  # within its millisecond: a read begins after what ends
+    if rows.seq[one] != rows.seq[other]:
+        return rows.seq[one] < rows.seq[other]
+    if rows.position[one] != rows.position[other]:
+        return rows.position[one] < rows.position[other]
+    if rows.who[one] != rows.who[other]:
+        return rows.who[one] < rows.who[other]
+    return rows.offset[one] < rows.offset[other]
 
 
 @inlined
-def is_appended_before(appends: Array, append: int, fetches: Array, fetch: int) -> bool:
-    for field in range(E_EPOCH, E_POSITION + 1):
-        if appends[field, append] != fetches[field, fetch]:
-            return appends[field, append] < fetches[field, fetch]
-    return False
+def is_appended_before(appends: Rows, append: int, fetches: Rows, fetch: int) -> bool:
+    if appends.epoch[append] != fetches.epoch[fetch]:
+        return appends.epoch[append] < fetches.epoch[fetch]
+    if appends.time[append] != fetches.time[fetch]:
+        return appends.time[append] < fetches.time[fetch]
+    if fetches.kind[fetch] == BEGAN:
+        return True
+    if appends.seq[append] != fetches.seq[fetch]:
+        return appends.seq[append] < fetches.seq[fetch]
+    return appends.position[append] < fetches.position[fetch]
 
 
 @inner
-def put_in_order(rows: Array, index: Array, low: int, high: int, spare: Array, runs: Array) -> None:
-    """The ascending runs of index[low:high], merged."""
+def put_in_order(rows: Rows, low: int, high: int, index: Array, spare: Array, runs: Array) -> None:
+    """Fills `index` with low to high, in the order that merging their ascending runs makes."""
     count = 0
     for at in range(low, high):
-        if at == low or precedes(rows, index[at], index[at - 1]):
-            runs[count] = at
+        index[at - low] = at
+        if at == low or precedes(rows, at, at - 1):
+            runs[count] = at - low
             count += 1
+    high -= low
     runs[count] = high
     while count > 1:
         merged = 0
@@ -398,17 +482,17 @@ def put_in_order(rows: Array, index: Array, low: int, high: int, spare: Array, r
                 if right >= end or (
                     left < middle and not precedes(rows, index[right], index[left])
                 ):
-                    spare[to - low] = index[left]
+                    spare[to] = index[left]
                     left += 1
                 else:
-                    spare[to - low] = index[right]
+                    spare[to] = index[right]
                     right += 1
             runs[merged] = start
             merged += 1
         runs[merged] = high
         count = merged
-        for at in range(low, high):
-            index[at] = spare[at - low]
+        for at in range(high):
+            index[at] = spare[at]
 
 
 @compiled
@@ -416,28 +500,29 @@ def in_order(dealt: Dealt, code: int) -> int:
     """A partition's events from both tables, merged into `dealt.events`; returns how many."""
     fetches, appends, events = dealt.fetches, dealt.appends, dealt.events
     fetch_index, append_index = dealt.fetch_index, dealt.append_index
-    fetch, past_fetches = dealt.fetch_bounds[code], dealt.fetch_bounds[code + 1]
-    append, past_appends = dealt.append_bounds[code], dealt.append_bounds[code + 1]
-    put_in_order(fetches, fetch_index, fetch, past_fetches, dealt.spare, dealt.runs)
-    put_in_order(appends, append_index, append, past_appends, dealt.spare, dealt.runs)
-    to = first = 0  # of its epoch
+    first_fetch, past_fetches = dealt.fetch_bounds[code], dealt.fetch_bounds[code + 1]
+    first_append, past_appends = dealt.append_bounds[code], dealt.append_bounds[code + 1]
+    put_in_order(fetches, first_fetch, past_fetches, fetch_index, dealt.spare, dealt.runs)
+    put_in_order(appends, first_append, past_appends, append_index, dealt.spare, dealt.runs)
+    fetches_left, appends_left = past_fetches - first_fetch, past_appends - first_append
+    to = first = fetch = append = 0  # `first` is of its epoch
     latest_fetch = latest_append = -1
     is_told_once = True
-    while fetch < past_fetches or append < past_appends:
-        is_append = fetch >= past_fetches or (
-            append < past_appends
+    while fetch < fetches_left or append < appends_left:
+        is_append = fetch >= fetches_left or (
+            append < appends_left
             and is_appended_before(appends, append_index[append], fetches, fetch_index[fetch])
         )
         if is_append:
-            move(appends, append_index[append], events, to)
+            take(appends, append_index[append], events, to)
             append += 1
         else:
-            move(fetches, fetch_index[fetch], events, to)
+            take(fetches, fetch_index[fetch], events, to)
             fetch += 1
         if to == first or events[E_EPOCH, to] != events[E_EPOCH, first]:
             if not is_told_once:
                 end = keep_first(events, first, to)
-                move(events, to, events, end)
+                move(events, to, end)
                 to = end
             first = to
             latest_fetch = latest_append = -1
@@ -457,9 +542,23 @@ def in_order(dealt: Dealt, code: int) -> int:
 
 
 @inlined
-def move(rows: Array, row: int, events: Array, to: int) -> None:
+def take(rows: Rows, row: int, events: Array, to: int) -> None:
+    events[E_EPOCH, to] = rows.epoch[row]
+    events[E_TIME, to] = rows.time[row]
+    events[E_SEQ, to] = rows.seq[row]
+    events[E_POSITION, to] = rows.position[row]
+    events[E_WHO, to] = rows.who[row]
+    events[E_OFFSET, to] = rows.offset[row]
+    events[E_KIND, to] = rows.kind[row]
+    events[E_AT, to] = rows.at[row]
+    events[E_ROW, to] = rows.row[row]
+    events[E_LEADER, to] = rows.leader[row]
+
+
+@inlined
+def move(events: Array, at: int, to: int) -> None:
     for field in range(E_FIELDS):
-        events[field, to] = rows[field, row]
+        events[field, to] = events[field, at]
 
 
 @compiled
@@ -483,6 +582,6 @@ def keep_first(events: Array, low: int, high: int) -> int:
     to = low
     for at in range(low, high):
         if is_kept[at - low]:
-            move(events, at, events, to)
+            move(events, at, to)
             to += 1
     return to

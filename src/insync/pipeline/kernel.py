@@ -21,7 +21,16 @@ from insync.pipeline.calm import (
     stays_calm,
 )
 from insync.pipeline.compiling import compiled, inner
-from insync.pipeline.events import E_AT, E_KIND, E_OFFSET, E_POSITION, E_ROW, E_TIME
+from insync.pipeline.events import (
+    E_AT,
+    E_KIND,
+    E_MISSING,
+    E_OFFSET,
+    E_POSITION,
+    E_ROW,
+    E_TIME,
+    E_WHO,
+)
 from insync.pipeline.state import (
     ALWAYS,
     APPEND,
@@ -109,7 +118,7 @@ from insync.pipeline.state import (
     Array,
     begin_facts,
     fetched,
-    raise_watermark,
+    raised,
 )
 from insync.rules.append_times import RESOLUTION_PARTS
 from insync.rules.stalls import STALL_MS_MIN, STALL_PARTS
@@ -212,7 +221,9 @@ def advance_watermark(f: Array, g: Array, p: Array, entries: Array) -> None:
             lowest = f[who, F_END]
             if lowest <= g[G_WATERMARK]:
                 return
-    raise_watermark(g, lowest)
+    g[G_WATERMARK], g[G_BLOCKED_SINCE] = raised(
+        g[G_WATERMARK], g[G_BLOCKED_SINCE], lowest, g[G_END], g[G_NOW]
+    )
 
 
 # Time, truth and episodes: `oracle._Partition` and `oracle._Term`.
@@ -580,8 +591,7 @@ def next_that_counts(stalls: Array, at: int, past: int, limit: int) -> int:
 
 @compiled
 def replay(
-    events: Array, who: Array, missing: Array, epochs: Array, marks: Array, facts: Array,
-    append_at: Array, append_ends: Array,
+    events: Array, epochs: Array, marks: Array, facts: Array, append_at: Array, append_ends: Array,
     stalls: Array,  # began, ended, length
     at_start: Array, p: Array, v: Array, f: Array, entries: Array, taus: Array, reads: Array,
     delays: Array, first_delay: int,
@@ -624,10 +634,7 @@ def replay(
                     stalled(f, g, p, v, entries, taus, delays, reads, began, ended)
                     has_stalled = True
                     stall = next_that_counts(stalls, stall + 1, past_stalls, limit)
-                happen(
-                    events, event, who[event], missing[event], f, g, p, v, entries, taus, reads,
-                    delays,
-                )  # fmt: skip
+                happen(events, event, f, g, p, v, entries, taus, reads, delays)
             is_calm = not has_stalled and is_as_marked(f, g, marks[mark + 1], facts[mark + 1])
         if has_skipped:
             resume(
@@ -647,10 +654,10 @@ def replay(
 
 @inner
 def happen(
-    events: Array, event: int, one: int, missing: int, f: Array, g: Array, p: Array, v: Array,
-    entries: Array, taus: Array, reads: Array, delays: Array,
+    events: Array, event: int, f: Array, g: Array, p: Array, v: Array, entries: Array, taus: Array,
+    reads: Array, delays: Array,
 ) -> None:  # fmt: skip
-    now = events[E_TIME, event]
+    now, one = events[E_TIME, event], events[E_WHO, event]
     look_until(f, g, p, v, entries, taus, delays, now)
     time_passes(f, g, p, v, now)
     kind = events[E_KIND, event]
@@ -670,16 +677,8 @@ def happen(
         at = read_ended(f, g, reads, events[E_ROW, event], at)
     if kind == FETCH:
         fetch(
-            f,
-            g,
-            p,
-            v,
-            entries,
-            one,
-            events[E_OFFSET, event],
-            events[E_POSITION, event],
-            at,
-            missing,
-        )
+            f, g, p, v, entries, one, events[E_OFFSET, event], events[E_POSITION, event], at,
+            events[E_MISSING, event],
+        )  # fmt: skip
     else:
         set_due(f, g, p, entries, one)

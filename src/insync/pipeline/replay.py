@@ -35,6 +35,7 @@ from insync.pipeline.state import (
     O_FIELDS,
     O_LEADER,
     O_PAST,
+    O_PAST_APPENDS,
     O_PAST_STALLS,
     O_STALL,
     O_START,
@@ -78,13 +79,12 @@ def parameters(asked: Asked) -> Array:
 def replay(
     shard: Shard, scenarios: Array, *, room: int = DELAYS_AT_FIRST, stretch: int = STRETCH
 ) -> Replayed:
-    who, missing = np.empty((2, shard.dealt.events.shape[1]), np.int64)
     while True:
         verdicts = np.zeros((len(shard.partitions), len(scenarios), V_FIELDS), np.int64)
         delays = np.empty(room, np.int64)
         needed = replay_partitions(
             shard.dealt, shard.isr_bounds, shard.isr_members, shard.has_isr,
-            shard.stalls, scenarios, stretch, who, missing, verdicts, delays,
+            shard.stalls, scenarios, stretch, verdicts, delays,
         )  # fmt: skip
         if needed <= room:
             return Replayed(verdicts, delays[:needed])
@@ -104,7 +104,7 @@ def numbered(ids: Array, known: int, broker: int) -> tuple[int, int]:
 @compiled
 def replay_partitions(
     dealt: Dealt, isr_bounds: Array, isr_members: Array, has_isr: Array, all_stalls: Array,
-    scenarios: Array, stretch: int, who: Array, missing: Array, verdicts: Array, delays: Array,
+    scenarios: Array, stretch: int, verdicts: Array, delays: Array,
 ) -> int:  # fmt: skip
     delay = 0
     least = np.full(P_FIELDS, ALWAYS, np.int64)
@@ -116,41 +116,32 @@ def replay_partitions(
     largest = events.shape[1]
     append_at, append_ends = np.empty(largest, np.int64), np.empty(largest, np.int64)
     entries, taus = np.empty((largest + 1, 3), np.int64), np.empty(largest + 1, np.int64)
-    ids = np.empty(2 * largest + len(isr_members), np.int64)
+    ids, is_at_start = np.empty((2, 2 * largest + len(isr_members)), np.int64)
     for code in range(len(has_isr)):
         count = in_order(dealt, code)
         if count == 0:
             continue
         epochs = epochs_of(events, count)
-        known = number_brokers(events, count, who, epochs, ids)
-        for at in range(isr_bounds[code], isr_bounds[code + 1]):
-            _, known = numbered(ids, known, isr_members[at])
-        at_start = np.zeros(known, np.int64)
-        at_start[epochs[0, O_LEADER]] = 1
+        known, began_count = survey(events, epochs, ids, is_at_start, append_at, append_ends)
         if has_isr[code]:
+            is_at_start[:known] = 0
             for at in range(isr_bounds[code], isr_bounds[code + 1]):
-                one, _ = numbered(ids, known, isr_members[at])
-                at_start[one] = 1
-        else:
-            for at in range(epochs[0, O_EVENT], epochs[0, O_PAST]):
-                if events[E_KIND, at] != APPEND:
-                    at_start[who[at]] = 1
-        find_missing(events, who, missing, epochs, known, append_at, append_ends)
+                one, known = numbered(ids, known, isr_members[at])
+                is_at_start[one] = 1
+        at_start = is_at_start[:known]
+        at_start[epochs[0, O_LEADER]] = 1
         stalls = stalls_of(all_stalls, epochs, events[E_TIME], ids)
-        began_count = 0
-        for at in range(count):
-            began_count += events[E_KIND, at] == BEGAN
         f = np.empty((known, F_FIELDS), np.int64)
         reads = np.empty((began_count + 1, 4), np.int64)
         mark_count = count // stretch + 2 * len(epochs) + 1
         marks = np.empty((mark_count, M_FIELDS), np.int64)
         facts = np.empty((mark_count, known, F_FACTS), np.int64)
-        mark(events, who, missing, epochs, append_at, f, stretch, least, marks, facts)
+        mark(events, epochs, append_at, append_ends, f, stretch, least, marks, facts)
         for scenario in range(len(scenarios)):
             delay = kernel.replay(
-                events, who, missing, epochs, marks, facts, append_at, append_ends, stalls,
-                at_start, scenarios[scenario], verdicts[code, scenario], f, entries, taus, reads,
-                delays, delay,
+                events, epochs, marks, facts, append_at, append_ends, stalls, at_start,
+                scenarios[scenario], verdicts[code, scenario], f, entries, taus, reads, delays,
+                delay,
             )  # fmt: skip
     return delay
 
@@ -172,49 +163,37 @@ def epochs_of(events: Array, count: int) -> Array:
 
 
 @inner
-def number_brokers(events: Array, count: int, who: Array, epochs: Array, ids: Array) -> int:
-    """Who leads each epoch and whose each fetch is, by number; returns how many there are."""
-    known = 0
+def survey(
+    events: Array, epochs: Array, ids: Array, is_at_start: Array, append_at: Array,
+    append_ends: Array,
+) -> tuple[int, int]:  # fmt: skip
+    """Numbers brokers, those who lead first, says who fetches in the first epoch, and collects
+    appends; returns how many brokers there are, and how many reads that took time."""
+    known = began_count = appends = 0
     for epoch in range(len(epochs)):
         leader = events[E_LEADER, epochs[epoch, O_EVENT]]
         epochs[epoch, O_LEADER], known = numbered(ids, known, leader)
-    for at in range(count):
-        who[at] = 0
-        if events[E_KIND, at] != APPEND:
-            who[at], known = numbered(ids, known, events[E_WHO, at])
-    return known
-
-
-@compiled
-def find_missing(
-    events: Array, who: Array, missing: Array, epochs: Array, known: int, append_at: Array,
-    append_ends: Array,
-) -> None:  # fmt: skip
-    """What was appended; for each fetch the first append of its epoch that it lacks, by number."""
-    base = 0
+    is_at_start[:known] = 0
     for epoch in range(len(epochs)):
-        low, high = epochs[epoch, O_EVENT], epochs[epoch, O_PAST]
         end = epochs[epoch, O_START]
-        epochs[epoch, O_APPEND] = base
-        past = base
-        for at in range(low, high):
-            if events[E_KIND, at] == APPEND and events[E_OFFSET, at] > end:
+        epochs[epoch, O_APPEND] = appends
+        for at in range(epochs[epoch, O_EVENT], epochs[epoch, O_PAST]):
+            kind = events[E_KIND, at]
+            if kind != APPEND:
+                before = known
+                one, known = numbered(ids, known, events[E_WHO, at])
+                if known > before:
+                    is_at_start[one] = 0
+                if epoch == 0:
+                    is_at_start[one] = 1
+                events[E_WHO, at] = one
+                began_count += kind == BEGAN
+            elif events[E_OFFSET, at] > end:
                 end = events[E_OFFSET, at]
-                append_at[past], append_ends[past] = events[E_TIME, at], end
-                past += 1
-        place = np.full(known, base, np.int64)
-        for at in range(low, high):
-            if events[E_KIND, at] == APPEND:
-                missing[at] = 0
-                continue
-            here, offset = place[who[at]], events[E_OFFSET, at]
-            while here < past and append_ends[here] <= offset:
-                here += 1
-            while here > base and append_ends[here - 1] > offset:
-                here -= 1
-            place[who[at]] = here
-            missing[at] = here - base
-        base = past
+                append_at[appends], append_ends[appends] = events[E_TIME, at], end
+                appends += 1
+        epochs[epoch, O_PAST_APPENDS] = appends
+    return known, began_count
 
 
 @compiled

@@ -18,11 +18,11 @@ NONE: Final = -(2**61)  # for a time or an offset that is not there
 MESSAGES, LAG_BEGIN, CAUGHT_UP, TRUE_LAG, PENDING_READS = range(len(POLICY_NAMES))
 
 # An epoch: its first event and past its last, its leader and the end it began with, its stalls, its
-# first append among the partition's, its first mark and its last.
+# appends among the partition's, its first mark and its last.
 (
-    O_EVENT, O_PAST, O_LEADER, O_START, O_STALL, O_PAST_STALLS, O_APPEND, O_MARK, O_LAST_MARK,
-    O_FIELDS,
-) = range(10)  # fmt: skip
+    O_EVENT, O_PAST, O_LEADER, O_START, O_STALL, O_PAST_STALLS, O_APPEND, O_PAST_APPENDS, O_MARK,
+    O_LAST_MARK, O_FIELDS,
+) = range(11)  # fmt: skip
 
 # A scenario.
 (
@@ -94,8 +94,8 @@ def begin_facts(f: Array, one: int, at: int, since: int) -> None:
 
 
 @inlined
-def raise_watermark(g: Array, to: int) -> None:
-    """As far as the last of those it waits for has come."""
-    if to > g[G_WATERMARK]:
-        g[G_WATERMARK] = to
-        g[G_BLOCKED_SINCE] = NONE if to >= g[G_END] else g[G_NOW]
+def raised(watermark: int, blocked_since: int, to: int, end: int, now: int) -> tuple[int, int]:
+    """The watermark, and since when it has not moved: as far as the last that it waits for."""
+    if to <= watermark:
+        return watermark, blocked_since
+    return to, (NONE if to >= end else now)
