@@ -70,7 +70,26 @@ def test_what_is_told_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pq.ParquetFile, "read", spied)
     footers.read(tmp_path / "one.parquet", FETCH_COLUMNS)
     assert {"at_ms", "seq"} <= set(asked)
-    assert not {"leader", "leader_epoch", "leader_end_high", "last_at_ms", "read_ms"} & set(asked)
+    told = {
+        "leader",
+        "leader_epoch",
+        "leader_end_high",
+        "last_at_ms",
+        "read_ms",
+        "topic",
+        "outcome",
+    }
+    assert not told & set(asked)
+
+
+def test_long_texts_may_have_been_shortened(tmp_path: Path) -> None:
+    """The bounds of a column, that is: two names alike in their beginnings are not one."""
+    name = "n" * (footers.SHORT + 1)
+    table = rows(at_ms=[5, 6], topic=[name, name])
+    pq.write_table(table, tmp_path / "one.parquet")
+    found = footers._told(pq.read_metadata(tmp_path / "one.parquet"), at=2, wanted=str)
+    assert found is None
+    assert footers.read(tmp_path / "one.parquet", ("topic",))["topic"].to_pylist() == [name, name]
 
 
 def test_without_statistics_all_is_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,14 +20,17 @@ import pyarrow.parquet as pq
 from insync.pipeline.events import check_columns
 
 BY_DICTIONARY: Final = ("topic", "outcome")
+BUFFER_BYTES: Final = 1 << 16  # at a time: columns are not copied whole before they are decoded
+KEPT: Final = 8  # columns of one value
+SHORT: Final = 32  # bytes; writers shorten the bounds of longer texts, if any
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a footer says of a column's numbers."""
+    """What a footer says of a column's numbers or short texts."""
 
-    lowest: int
-    highest: int
+    lowest: Any
+    highest: Any
     nulls: int
 
 
@@ -37,15 +41,17 @@ def count_rows(path: Path) -> int:
 def read(path: Path, columns: Iterable[str]) -> pa.Table:
     names = list(columns)
     by_dictionary = [name for name in BY_DICTIONARY if name in names]
-    with pq.ParquetFile(path, read_dictionary=by_dictionary) as file:
+    with pq.ParquetFile(
+        path, read_dictionary=by_dictionary, pre_buffer=False, buffer_size=BUFFER_BYTES
+    ) as file:
         metadata, schema = file.metadata, file.schema_arrow
         check_columns(str(path), schema.names, tuple(names))
         places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
         told = {
             name: found
             for name in names
-            if pa.types.is_integer(schema.field(name).type)  # a writer may shorten texts
-            and (found := _told(metadata, places[name]))
+            if (wanted := _told_type(schema.field(name).type))
+            and (found := _told(metadata, places[name], wanted))
         }
         known: dict[str, Any] = {
             name: column.lowest
@@ -64,10 +70,22 @@ def read(path: Path, columns: Iterable[str]) -> pa.Table:
     return pa.Table.from_arrays(arrays, names=names)
 
 
-def _all(value: int | None, kind: pa.DataType, count: int) -> pa.Array:
-    """As `pa.repeat` has it, which takes a second to import pandas first."""
+def _all(value: int | str | None, kind: pa.DataType, count: int) -> pa.Array:
     if value is None:
         return pa.nulls(count, kind)
+    if isinstance(value, str):
+        return pa.DictionaryArray.from_arrays(_same(0, pa.int32(), count), pa.array([value]))
+    return _same(value, kind, count)
+
+
+def _same(value: int, kind: pa.DataType, count: int) -> pa.Array:
+    """As `pa.repeat` has it, which takes a second to import pandas first."""
+    return _many_of(value, kind, 1 << count.bit_length()).slice(0, count)
+
+
+@lru_cache(KEPT)
+def _many_of(value: int, kind: pa.DataType, count: int) -> pa.Array:
+    """Kept from one file to the next: it is often the same epoch, and always the same nothing."""
     same = np.full(count, value, np.dtype(str(kind)))
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(same)])
 
@@ -81,14 +99,25 @@ def _needless(told: dict[str, Told], names: list[str]) -> Iterable[str]:
         yield "last_at_ms"
 
 
-def _told(metadata: Any, at: int) -> Told | None:
+def _told_type(kind: pa.DataType) -> type | None:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_integer(kind):
+        return int
+    return str if pa.types.is_string(kind) else None
+
+
+def _told(metadata: Any, at: int, wanted: type) -> Told | None:
     groups = [metadata.row_group(number).column(at) for number in range(metadata.num_row_groups)]
     found = [group.statistics for group in groups if group.is_stats_set]
     if not groups or len(found) < len(groups):
         return None
     if any(not each.has_min_max or not each.has_null_count for each in found):
         return None
-    if any(type(each.min) is not int or type(each.max) is not int for each in found):
+    bounds = [bound for each in found for bound in (each.min, each.max)]
+    if any(type(bound) is not wanted for bound in bounds):
+        return None
+    if wanted is str and any(len(bound.encode()) > SHORT for bound in bounds):
         return None
     return Told(
         min(each.min for each in found),

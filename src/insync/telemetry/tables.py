@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from insync.telemetry.blocks import BadBlock
 from insync.telemetry.schemas import APPENDS, FETCHES, Table, Type
@@ -27,15 +28,22 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def write_parquet(rows: pa.Table, path: Path) -> None:
-    """As an export keeps a table. Times, numbers and offsets go up by little: kept as differences
-    they are smaller, and read three times as fast, than as a dictionary of values seen once."""
+    """As an export keeps a table: one partition after the other, each in the order it was told in.
+
+    Then most columns are long runs, and times, numbers and offsets go up by little: kept as
+    differences, without compression, they are smaller than compressed ones were in the order in
+    which blocks come, and read twice as fast.
+    """
     import pyarrow.parquet as pq  # noqa: PLC0415 - the pipeline's workers read blocks without it
 
+    keys = [name for name in ("topic", "partition") if name in rows.column_names]
+    if keys:
+        rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in keys]))
     differences = [field.name for field in rows.schema if field.type == pa.int64()]
     pq.write_table(
         rows,
         path,
-        compression="zstd",
+        compression="none",
         use_dictionary=[name for name in rows.column_names if name not in differences],
         column_encoding=dict.fromkeys(differences, "DELTA_BINARY_PACKED"),
     )

@@ -1,0 +1,33 @@
+"""How an export keeps a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from insync.telemetry.schemas import TABLES
+from insync.telemetry.tables import arrow_schema, write_parquet
+
+
+def test_one_partition_after_the_other_each_as_it_was_told(tmp_path: Path) -> None:
+    told = [("b", 0, 1), ("a", 1, 2), ("a", 0, 3), ("b", 0, 0), ("a", 1, 1)]
+    schema = arrow_schema(TABLES["appends"])
+    rows = [
+        dict.fromkeys(schema.names, 0) | {"topic": topic, "partition": partition, "seq": seq}
+        for topic, partition, seq in told
+    ]
+    write_parquet(pa.Table.from_pylist(rows, schema), tmp_path / "one.parquet")
+    found = pq.read_table(tmp_path / "one.parquet").select(["topic", "partition", "seq"])
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        ("a", 0, 3), ("a", 1, 2), ("a", 1, 1), ("b", 0, 1), ("b", 0, 0),
+    ]  # fmt: skip
+    assert found.schema.types == [pa.string(), pa.int32(), pa.int64()]
+
+
+def test_what_no_partition_told_stays_as_it_is(tmp_path: Path) -> None:
+    schema = arrow_schema(TABLES["stalls"])
+    rows = [dict.fromkeys(schema.names, 0) | {"at_ms": at_ms} for at_ms in (5, 3, 4)]
+    write_parquet(pa.Table.from_pylist(rows, schema), tmp_path / "one.parquet")
+    assert pq.read_table(tmp_path / "one.parquet")["at_ms"].to_pylist() == [5, 3, 4]
