@@ -10,13 +10,14 @@ Two ways in, one way on: whatever comes from a shard is what a function makes of
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
@@ -30,13 +31,14 @@ Columns = Mapping[str, tuple[str, ...]]
 Work = Callable[[Tables], pa.Table]
 
 BY_BROKER: Final = "stalls"
+SEPARATOR: Final = ","
 TASKS_PER_CORE: Final = 3  # a task costs about 40 ms, an uneven last one more
 _TYPES: Final = {
     Type.INT32: "int",
     Type.INT64: "bigint",
     Type.STRING: "string",
     Type.BOOL: "boolean",
-    Type.INT32_LIST: "array<int>",
+    Type.INT32_LIST: "array<string>",
 }
 
 
@@ -58,9 +60,9 @@ def from_tables(
     parts = []
     for name, frame in tables.items():
         own = [
-            F.col(column).cast(types[column]).alias(column)
-            if column in columns[name]
-            else F.lit(None).cast(types[column]).alias(column)
+            _plain(F.col(column) if column in columns[name] else F.lit(None), types[column]).alias(
+                column
+            )
             for column in wide
         ]
         if name == BY_BROKER:
@@ -72,6 +74,12 @@ def from_tables(
         parts.append(placed)
     together = reduce(DataFrame.unionByName, parts).repartition(count, "shard")
     return together.mapInArrow(_OfRows(columns, work), schema)
+
+
+def _plain(column: Column, kind: str) -> Column:
+    """As text, if it is a list: Spark looks at all lists of a batch again for each row it adds."""
+    cast = column.cast(kind)
+    return F.array_join(cast, SEPARATOR) if kind.startswith("array") else cast
 
 
 def from_export(
@@ -91,9 +99,8 @@ def from_export(
         for path in sorted((root / BY_BROKER).glob("*.parquet"))
         if BY_BROKER in columns and footers.count_rows(path)
     ]
-    frame = spark.createDataFrame([(name,) for name in names], "name string")
-    read = _OfFiles(str(root), columns, work, everywhere)
-    return frame.repartition(tasks).mapInArrow(read, schema)
+    read = _OfFiles(str(root), names, columns, work, everywhere)
+    return spark.range(0, len(names), 1, tasks).mapInArrow(read, schema)
 
 
 def _cores(spark: SparkSession) -> int:
@@ -102,6 +109,12 @@ def _cores(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:
         return 8
+
+
+@cache
+def _keep_what_is_loaded() -> None:
+    """Spark's worker collects garbage after every task: not among all that was ever imported."""
+    gc.freeze()
 
 
 class _OfRows:
@@ -118,7 +131,7 @@ class _OfRows:
                 for name in mine["table"].unique().to_pylist():
                     some = mine.filter(pa.compute.equal(mine["table"], name))
                     parts.setdefault((shard, name), []).append(
-                        some.select(list(self._columns[name]))
+                        _with_lists(some.select(list(self._columns[name])), name)
                     )
         for shard in sorted({key[0] for key in parts}):
             tables = {
@@ -126,11 +139,31 @@ class _OfRows:
                 for name, columns in self._columns.items()
             }
             yield from self._work(tables).to_batches()
+            _keep_what_is_loaded()
+
+
+def _with_lists(rows: pa.Table, name: str) -> pa.Table:
+    wanted = empty(name, rows.column_names).schema
+    for at, field in enumerate(wanted):
+        if pa.types.is_list(field.type):
+            texts = rows[field.name].to_pylist()
+            lists = [None if text is None else _numbers(text) for text in texts]
+            rows = rows.set_column(at, field, pa.array(lists, field.type))
+    return rows
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(SEPARATOR)] if text else []
 
 
 class _OfFiles:
-    def __init__(self, root: str, columns: Columns, work: Work, everywhere: list[str]) -> None:
+    """`work` over the files with the numbers that come in."""
+
+    def __init__(
+        self, root: str, names: list[str], columns: Columns, work: Work, everywhere: list[str]
+    ) -> None:
         self._root = root
+        self._names = names
         self._columns = dict(columns)
         self._work = work
         self._everywhere = everywhere
@@ -138,8 +171,8 @@ class _OfFiles:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stalls = None
         for batch in batches:
-            for name in batch.column("name").to_pylist():
-                tables = {}
+            for number in batch.column("id").to_pylist():
+                name, tables = self._names[number], {}
                 for table, columns in self._columns.items():
                     if table == BY_BROKER:
                         if stalls is None:
@@ -148,6 +181,7 @@ class _OfFiles:
                     else:
                         tables[table] = self._read(table, name, columns)
                 yield from self._work(tables).to_batches()
+                _keep_what_is_loaded()
 
     def _read_all(self, table: str, columns: tuple[str, ...]) -> pa.Table:
         nothing = empty(table, columns)

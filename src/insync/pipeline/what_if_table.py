@@ -6,7 +6,9 @@ taken as given: another rule changes verdicts, not traffic.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -77,54 +79,59 @@ class Replay:
     def __call__(self, tables: shards.Tables) -> pa.Table:
         shard = events.shard(tables["fetches"], tables["appends"], tables["isr"], tables["stalls"])
         replayed = replay(shard, parameters(self._asked))
-        groups = _groups(shard)
-        return pa.concat_tables(
-            self._table(level, topics, partitions, _summed(replayed, group))
-            for level, topics, partitions, group in groups
-        )
+        return self._table(_groups(shard), replayed)
 
-    def _table(
-        self,
-        level: str,
-        topics: list[str | None],
-        partitions: list[int | None],
-        summed: tuple[Array, Array],
-    ) -> pa.Table:
-        verdicts, delays = summed
+    def _table(self, groups: list[Group], replayed: Replayed) -> pa.Table:
+        """Of all levels together: a column costs more than the few values it has."""
+        summed = [_summed(replayed, group.of_partition) for group in groups]
+        verdicts = np.concatenate([of_level for of_level, _ in summed])
+        levels = [group.level for group in groups for _ in group.topics]
+        topics = [topic for group in groups for topic in group.topics]
+        partitions = [partition for group in groups for partition in group.partitions]
         scenarios = self._asked.scenarios()
-        groups, each = len(topics), len(scenarios)
-        bounds = np.zeros(groups * each + 1, np.int32)
+        each = len(scenarios)
+        bounds = np.zeros(len(levels) * each + 1, np.int32)
         np.cumsum(verdicts[:, :, V_DELAYS].reshape(-1), out=bounds[1:])
-        repeated = np.repeat(np.arange(groups), each)
-        turn = np.tile(np.arange(each), groups)
+        repeated = pa.array(np.repeat(np.arange(len(levels)), each))
+        turn = pa.array(np.tile(np.arange(each), len(levels)))
         columns = [
-            pa.array([level] * (groups * each), pa.string()),
-            pa.array(topics, pa.string()).take(pa.array(repeated)),
-            pa.array(partitions, pa.int32()).take(pa.array(repeated)),
-            pa.array([one.policy for one in scenarios]).take(pa.array(turn)),
-            pa.array([one.lag_time_max_ms for one in scenarios], pa.int64()).take(pa.array(turn)),
-            pa.array([one.lag_max_messages for one in scenarios], pa.int64()).take(pa.array(turn)),
-            pa.array([one.half_period_check for one in scenarios]).take(pa.array(turn)),
+            pa.array(levels, pa.string()).take(repeated),
+            pa.array(topics, pa.string()).take(repeated),
+            pa.array(partitions, pa.int32()).take(repeated),
+            pa.array([one.policy for one in scenarios]).take(turn),
+            pa.array([one.lag_time_max_ms for one in scenarios], pa.int64()).take(turn),
+            pa.array([one.lag_max_messages for one in scenarios], pa.int64()).take(turn),
+            pa.array([one.half_period_check for one in scenarios]).take(turn),
             *(
                 pa.array(np.ascontiguousarray(verdicts[:, :, at]).reshape(-1))
                 for at in range(len(COUNTS))
             ),
-            pa.ListArray.from_arrays(pa.array(bounds), pa.array(delays)),
+            pa.ListArray.from_arrays(bounds, np.concatenate([delays for _, delays in summed])),
         ]
-        return pa.Table.from_arrays(columns, names=VERDICTS.names).cast(to_arrow_schema(VERDICTS))
+        return pa.Table.from_arrays(columns, names=VERDICTS.names).cast(_schema())
 
 
-Group = tuple[str, list[str | None], list[int | None], Array | None]
+@cache
+def _schema() -> pa.Schema:
+    return to_arrow_schema(VERDICTS)
+
+
+class Group(NamedTuple):
+    """The rows of one level: what they are named, and which of them each partition belongs to."""
+
+    level: str
+    topics: list[str | None]
+    partitions: list[int | None]
+    of_partition: Array | None = None  # each is its own
 
 
 def _groups(shard: events.Shard) -> list[Group]:
-    """Levels, what their rows are named, and which of them each partition belongs to."""
     topics, of_topic = np.unique(shard.topics.astype(str), return_inverse=True)
     of_all = np.zeros(len(shard.partitions), np.int64)
     return [
-        (PARTITION, shard.topics.tolist(), shard.partitions.tolist(), None),
-        (TOPIC, topics.tolist(), [None] * len(topics), of_topic),
-        (ALL, [None], [None], of_all),
+        Group(PARTITION, shard.topics.tolist(), shard.partitions.tolist()),
+        Group(TOPIC, topics.tolist(), [None] * len(topics), of_topic),
+        Group(ALL, [None], [None], of_all),
     ]
 
 
