@@ -222,3 +222,23 @@ def test_an_isr_change_is_one_line_with_its_numbers(caplog: pytest.LogCaptureFix
     assert "t-0: ISR is now 1,3: 2 leaves (caught-up, limit 1500 ms; due 0 ms ago)" in left
     assert "1501 ms behind, lacks 7 messages of 7, caught up 1501 ms ago" in left
     assert "t-0: ISR is now 1,2,3: 2 joins (caught-up): 0 ms behind, lacks 0 messages" in joined
+
+
+def test_so_is_a_change_that_the_controller_makes(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster)
+        client = client_of(cluster)
+        await client.append_once([b"x"] * 7)
+        await asyncio.sleep(0.3)
+        cluster.kill(3)
+        await until(lambda: isr_of(cluster) == [1, 2])
+        cluster.kill(1)
+        await until(lambda: isr_of(cluster) == [2])
+
+    with caplog.at_level(logging.INFO):
+        play(scenario, settings={})
+    follower, leader = (line for line in caplog.messages if "ISR is now" in line)
+    assert "t-0: ISR is now 1,2: 3 leaves (by the controller, epoch " in follower
+    assert "its session ended): 0 ms behind, lacks 0 messages of 7, caught up" in follower
+    assert "t-0: ISR is now 2: 1 leaves (by the controller, epoch " in leader
+    assert leader.endswith("; its session ended)")  # who leads now knew nobody's place

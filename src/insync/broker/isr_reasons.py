@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 
 from insync.rules.leadership import Leadership
+from insync.rules.partition_state import PartitionState
 from insync.rules.values import NEVER_MS, UNKNOWN_OFFSET, BrokerId
+from insync.telemetry.recorder import by_controller
 
 
 def why_leaving(
@@ -28,6 +31,24 @@ def why_leaving(
 
 def why_joining(term: Leadership, broker: BrokerId, *, now_ms: int) -> str:
     return f"{broker} joins ({term.policy.name}): {_where(term, broker, now_ms)}"
+
+
+def why_by_controller(
+    term: Leadership | None,  # None: who leads now did not lead before, and knows no followers
+    before: AbstractSet[BrokerId],
+    state: PartitionState,
+    *,
+    now_ms: int,
+) -> str:
+    told = []
+    for broker in sorted(before ^ frozenset(state.isr)):
+        does = "joins" if broker in state.isr else "leaves"
+        why = by_controller(broker, before, state.replicas)
+        where = f": {_where(term, broker, now_ms)}" if term and broker in term.followers else ""
+        told.append(
+            f"{broker} {does} (by the controller, epoch {state.leader_epoch}; {why}){where}"
+        )
+    return "; ".join(told)
 
 
 def _where(term: Leadership, broker: BrokerId, now_ms: int) -> str:

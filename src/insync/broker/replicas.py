@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from insync.broker.awake import Awake
 from insync.broker.cluster_view import ClusterView, TopicPartition
 from insync.broker.counts import Counts
 from insync.broker.in_sync import Rules
-from insync.broker.isr_reasons import why_joining, why_leaving
+from insync.broker.isr_reasons import why_by_controller, why_joining, why_leaving
 from insync.broker.replica import Replica, Told
 from insync.broker.resigning import Resigning
 from insync.broker.settings import Settings
@@ -218,6 +218,9 @@ class Replicas:
             self.on_following(found)
             return
         members = frozenset(state.isr)
+        if members_before not in {None, members} and not _is_own_change(found.term, state):
+            why = why_by_controller(found.term, members_before, state, now_ms=now_ms)
+            _log_isr(found, members, why)
         if is_new_epoch or found.term is None:
             found.abandon()
             found.log.begin_epoch(state.leader_epoch)
@@ -230,9 +233,6 @@ class Replicas:
         if {found.term.leader, *found.term.followers} != set(state.replicas):
             found.advance(found.term.assigned(state.replicas, members=members, now_ms=now_ms))
         else:
-            if found.term.isr != isr_rules.settled(members) and isinstance(found.term.isr, Stable):
-                isr = ",".join(str(broker) for broker in sorted(members))
-                logger.info("%s-%d: ISR is now %s: by the controller", *found.key, isr)
             found.advance(found.term.settle(members, now_ms=now_ms))
         self._arm(found)
 
@@ -526,8 +526,10 @@ class Replicas:
     async def _commit(self, found: Replica, term: Leadership, why: str) -> None:
         """Until the store took it, or holds something else."""
         while found.term is not None and found.term.epoch == term.epoch:
-            if isinstance(found.term.isr, Stable):
-                return  # the outcome was seen already
+            if isinstance(found.term.isr, Stable):  # the outcome was seen already
+                if found.term.isr == isr_rules.settled(isr_rules.proposed(term.isr)):
+                    _log_isr(found, isr_rules.proposed(term.isr), why)
+                return
             step = self._step(found, term)
             if step is None:
                 break
@@ -540,8 +542,7 @@ class Replicas:
             except Unavailable:
                 await asyncio.sleep(COMMIT_RETRY_MS / 1_000)
             else:
-                isr = ",".join(str(b) for b in sorted(isr_rules.proposed(term.isr)))
-                logger.info("%s-%d: ISR is now %s: %s", *found.key, isr, why)
+                _log_isr(found, isr_rules.proposed(term.isr), why)
                 return
         self._reread(found)
 
@@ -604,3 +605,15 @@ class Replicas:
         await asyncio.gather(*self._commits, return_exceptions=True)
         await self._resigning.stop()
         self.abandon()
+
+
+def _is_own_change(term: Leadership | None, state: PartitionState) -> bool:
+    """Whether the ISR is what this leader asked for, or knew already."""
+    if term is None or term.epoch != state.leader_epoch:
+        return False
+    return isr_rules.proposed(term.isr) == frozenset(state.isr)
+
+
+def _log_isr(found: Replica, members: Iterable[BrokerId], why: str) -> None:
+    isr = ",".join(str(broker) for broker in sorted(members))
+    logger.info("%s-%d: ISR is now %s: %s", *found.key, isr, why)

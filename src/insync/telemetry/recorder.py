@@ -299,7 +299,7 @@ class PartitionRecord(Place):
                     sorted(after),
                     replica,
                     EXPAND if replica in after else SHRINK,
-                    why or _by_controller(replica, before, replicas),
+                    why or by_controller(replica, before, replicas),
                     None if known is None or known.end == UNKNOWN_OFFSET else known.end,
                     None if asked is None else asked.end,
                     None
@@ -323,9 +323,10 @@ class PartitionRecord(Place):
         self._recorder.settings(values, now_ms=now_ms, topic=self.topic)
 
 
-def _by_controller(
+def by_controller(
     replica: BrokerId, before: AbstractSet[BrokerId], replicas: Collection[BrokerId]
 ) -> str:
+    """Why a change that no leader asked for was made."""
     if replica not in before:
         return ELECTED
     return SESSION_ENDED if replica in replicas else MOVED_AWAY
