@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from insync.telemetry.schemas import TABLES
-from insync.telemetry.tables import arrow_schema
+from insync.telemetry.tables import arrow_schema, write_parquet
 
 Row = dict[str, Any]
 
@@ -72,4 +71,4 @@ def write(folder: Path, tables: dict[str, list[Row]]) -> Path:
 
 def write_table(folder: Path, rows: pa.Table) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, folder / "part-00000.parquet", compression="zstd")
+    write_parquet(rows, folder / "part-00000.parquet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -83,13 +84,25 @@ def test_what_is_told_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_long_texts_may_have_been_shortened(tmp_path: Path) -> None:
-    """The bounds of a column, that is: two names alike in their beginnings are not one."""
-    name = "n" * (footers.SHORT + 1)
-    table = rows(at_ms=[5, 6], topic=[name, name])
-    pq.write_table(table, tmp_path / "one.parquet")
-    found = footers._told(pq.read_metadata(tmp_path / "one.parquet"), at=2, wanted=str)
-    assert found is None
-    assert footers.read(tmp_path / "one.parquet", ("topic",))["topic"].to_pylist() == [name, name]
+    """In a footer, that is: bounds that are alike in their beginnings are not one name."""
+    names = ["n" * footers.SHORT + ending for ending in "ab"]
+    pq.write_table(rows(at_ms=[5, 6], topic=names), tmp_path / "one.parquet")
+    shortened = SimpleNamespace(min=names[0][:-1] + "*", max=names[0][:-1] + "*", null_count=0)
+    shortened.has_min_max = shortened.has_null_count = True
+    group = SimpleNamespace(
+        column=lambda _: SimpleNamespace(is_stats_set=True, statistics=shortened)
+    )
+    metadata = SimpleNamespace(num_row_groups=1, row_group=lambda _: group)
+    assert footers._told(metadata, 0, str) is None
+    assert footers.read(tmp_path / "one.parquet", ("topic",))["topic"].to_pylist() == names
+
+
+def test_texts_that_are_none_are_read(tmp_path: Path) -> None:
+    table = pa.table({"topic": pa.array([b"\xff", b"\xff"]).cast(pa.binary()), "at_ms": [5, 6]})
+    bad = table.set_column(0, "topic", table["topic"].combine_chunks().view(pa.string()))
+    pq.write_table(bad, tmp_path / "one.parquet")
+    found = footers.read(tmp_path / "one.parquet", ("topic", "at_ms"))
+    assert found["at_ms"].to_pylist() == [5, 6]
 
 
 def test_without_statistics_all_is_read(tmp_path: Path) -> None:

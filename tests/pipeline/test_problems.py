@@ -96,6 +96,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         ({"topic": None}, "a topic is null"),
         ({"seq": -1}, "seq is negative"),
         ({"seq": 2**61}, "larger than any"),
+        ({"seq": 2**62}, "larger than any"),
         ({"follower": None}, "is null"),
         ({"repeats": 10**12, "last_at_ms": 10**15}, "some repeats cannot be true"),
     ],

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 4 << 20
 READ_WITHIN_S = 30.0  # one read, retries included
+LEARNS_WITHIN_LOOKS, LOOK_AGAIN_S = 50, 0.1
 LINES_MAX = 20  # about corrupt blocks, on stderr
 
 app = typer.Typer(help="What leaders saw and decided.")
@@ -153,7 +154,7 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
             offset, end = await client.bounds()  # as far as it is when we come
         while offset < end:
             async with asyncio.timeout(READ_WITHIN_S):
-                offset = await _take_some(client, offset, collection)
+                offset = await _take_some(client, offset, end, collection)
     except (TimeoutError, Refused) as error:
         why = f"nobody answers for it within {READ_WITHIN_S:.0f} s"
         text = why if isinstance(error, TimeoutError) else str(error)
@@ -163,14 +164,23 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
     return collection
 
 
-async def _take_some(client: PartitionClient, offset: int, collection: Collection) -> int:
-    """Returns where to go on; a new leader may have to learn first what is committed."""
-    before = offset
-    while offset == before:
+async def _take_some(client: PartitionClient, offset: int, end: int, collection: Collection) -> int:
+    """Returns where to go on."""
+    ends = 0
+    for _ in range(LEARNS_WITHIN_LOOKS):
         part = await client.read_batches(offset, max_bytes=READ_BYTES, from_start=True)
-        offset = max(offset, part.log_start)  # older ones may be gone
-        offset = collection.take(part.records or b"", offset=offset)
-    return offset
+        begins = max(offset, part.log_start)  # older ones may be gone
+        after = collection.take(part.records or b"", offset=begins)
+        if after > offset:
+            return after
+        ends = part.high_watermark
+        if ends >= end:
+            raise ExportFailed(f"{TELEMETRY_TOPIC} has no batch at offset {offset}")
+        await asyncio.sleep(LOOK_AGAIN_S)  # a new leader has to learn what is committed
+    raise ExportFailed(
+        f"{TELEMETRY_TOPIC} ends at {ends}, before {end} where it ended when this "
+        "began: it was made anew, or its leader lost what others had"
+    )
 
 
 def _write(out: Path, number: int, collection: Collection) -> None:
@@ -179,9 +189,7 @@ def _write(out: Path, number: int, collection: Collection) -> None:
 
     try:
         for name in TABLES:
-            rows = collection.joined(name)
-            path = out / name / f"part-{number:05d}.parquet"
-            write_parquet(rows, path)
+            write_parquet(collection.joined(name), out / name / f"part-{number:05d}.parquet")
     except OSError as error:
         raise ExportFailed(f"cannot write to {out}: {error.strerror or error}") from None
 

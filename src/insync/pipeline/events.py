@@ -241,7 +241,7 @@ def _whole(array: pa.Array) -> pa.Array:
 
 def _seq(column: pa.ChunkedArray) -> Array:
     found = numbers(column, NO_SEQ)
-    known = found[found != NO_SEQ] if column.null_count else found
+    known = numbers(column.drop_null()) if column.null_count else found
     if known.min(initial=0) < 0 or known.max(initial=0) >= SEQ_MAX:
         raise BadTables("a number in seq is negative, or larger than any that was given out")
     return found
@@ -374,8 +374,9 @@ def expanded(rows: Rows, more: Array, code: Array, count: int) -> tuple[Rows, Ar
     kind = np.empty(count, np.int8)
     time, at = np.empty((2, count), np.int64)
     expand(rows, more, source, kind, time, at)
-    taken = Rows(*(column[source] for column in rows))
-    return _kept(taken._replace(kind=kind, time=time, at=at)), code[source]
+    own = {"kind": kind, "time": time, "at": at}
+    taken = {name: column[source] for name, column in rows._asdict().items() if name not in own}
+    return _kept(Rows(**taken, **own)), code[source]
 
 
 @compiled
@@ -427,9 +428,6 @@ def dealt_index(count: int, code: Array) -> tuple[Array, Array]:
     return index, bounds
 
 
-# Of a fetch and an append that are level in all of the first, the fetch is before.
-
-
 @inlined
 def precedes(rows: Rows, one: int, other: int) -> bool:
     """Of the same kind."""
@@ -450,6 +448,7 @@ def precedes(rows: Rows, one: int, other: int) -> bool:
 
 @inlined
 def is_appended_before(appends: Rows, append: int, fetches: Rows, fetch: int) -> bool:
+    """Where they are level in all of these, the fetch is before."""
     if appends.epoch[append] != fetches.epoch[fetch]:
         return appends.epoch[append] < fetches.epoch[fetch]
     if appends.time[append] != fetches.time[fetch]:

@@ -22,6 +22,7 @@ from insync.pipeline.events import check_columns
 BY_DICTIONARY: Final = ("topic", "outcome")
 BUFFER_BYTES: Final = 1 << 16  # at a time: columns are not copied whole before they are decoded
 KEPT: Final = 8  # columns of one value
+KEPT_ROWS: Final = 1 << 20  # of each: 128 MB at most
 SHORT: Final = 32  # bytes; writers shorten the bounds of longer texts, if any
 
 
@@ -80,12 +81,19 @@ def _all(value: int | str | None, kind: pa.DataType, count: int) -> pa.Array:
 
 def _same(value: int, kind: pa.DataType, count: int) -> pa.Array:
     """As `pa.repeat` has it, which takes a second to import pandas first."""
-    return _many_of(value, kind, 1 << count.bit_length()).slice(0, count)
+    if count > KEPT_ROWS:
+        return _many_of(value, kind, count)
+    return _kept(value, kind, 1 << count.bit_length()).slice(0, count)
 
 
 @lru_cache(KEPT)
+def _kept(value: int, kind: pa.DataType, count: int) -> pa.Array:
+    """From one file to the next: it is often the same epoch, and always the same nothing. Files
+    differ in length, so there is room for somewhat longer ones."""
+    return _many_of(value, kind, count)
+
+
 def _many_of(value: int, kind: pa.DataType, count: int) -> pa.Array:
-    """Kept from one file to the next: it is often the same epoch, and always the same nothing."""
     same = np.full(count, value, np.dtype(str(kind)))
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(same)])
 
@@ -114,7 +122,10 @@ def _told(metadata: Any, at: int, wanted: type) -> Told | None:
         return None
     if any(not each.has_min_max or not each.has_null_count for each in found):
         return None
-    bounds = [bound for each in found for bound in (each.min, each.max)]
+    try:
+        bounds = [bound for each in found for bound in (each.min, each.max)]
+    except UnicodeDecodeError:
+        return None
     if any(type(bound) is not wanted for bound in bounds):
         return None
     if wanted is str and any(len(bound.encode()) > SHORT for bound in bounds):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from insync.pipeline.calm import first_missing
 from insync.pipeline.compiling import compiled, inner
 from insync.pipeline.events import (
     E_EPOCH,
@@ -130,10 +131,7 @@ def lag_of_follower(
                 done += 1
         elif is_mine:
             offset = events[E_OFFSET, event]
-            while missing < appends and ends[missing] <= offset:
-                missing += 1
-            while missing > 0 and ends[missing - 1] > offset:
-                missing -= 1
+            missing = first_missing(ends[:appends], missing, offset)
             if not is_known:
                 is_known = True
                 now = until

@@ -15,7 +15,7 @@ from insync.rules.refusals import Refusal
 
 PARQUET: Final = "parquet"
 FORMATS: Final = (PARQUET, "delta")
-COMPRESSION: Final = "zstd"  # as `insync telemetry export` writes
+COMPRESSION: Final = "zstd"
 LINE_MAX: Final = 300
 _OUR_WORDS: Final = re.compile(r"^\s*(?:\w+: )?insync\.[\w.]+: (.+)$", re.MULTILINE)
 

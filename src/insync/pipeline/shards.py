@@ -38,7 +38,7 @@ _TYPES: Final = {
     Type.INT64: "bigint",
     Type.STRING: "string",
     Type.BOOL: "boolean",
-    Type.INT32_LIST: "array<string>",
+    Type.INT32_LIST: "array<int>",
 }
 
 
@@ -79,7 +79,9 @@ def from_tables(
 def _plain(column: Column, kind: str) -> Column:
     """As text, if it is a list: Spark looks at all lists of a batch again for each row it adds."""
     cast = column.cast(kind)
-    return F.array_join(cast, SEPARATOR) if kind.startswith("array") else cast
+    if not kind.startswith("array"):
+        return cast
+    return F.array_join(cast.cast("array<string>"), SEPARATOR)
 
 
 def from_export(

@@ -288,7 +288,7 @@ class StreamReader(Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SpanPartition(each) for each in found if each.start < each.end]
 
     def _check_ends(self, begun: Offsets, ends: Offsets) -> None:
-        """A new leader's end may be behind for a moment; for long, it is another topic's."""
+        """An end that went back for long is another topic's; after an unclean election it may."""
         behind = [name for name, at in begun.items() if at > ends.get(name, 0)]
         if not behind:
             self._behind_since_s = None

@@ -83,7 +83,7 @@ class Replay:
 
     def _table(self, groups: list[Group], replayed: Replayed) -> pa.Table:
         """Of all levels together: a column costs more than the few values it has."""
-        summed = [_summed(replayed, group.of_partition) for group in groups]
+        summed = [_summed(replayed, group) for group in groups]
         verdicts = np.concatenate([of_level for of_level, _ in summed])
         levels = [group.level for group in groups for _ in group.topics]
         topics = [topic for group in groups for topic in group.topics]
@@ -135,15 +135,14 @@ def _groups(shard: events.Shard) -> list[Group]:
     ]
 
 
-def _summed(replayed: Replayed, group: Array | None) -> tuple[Array, Array]:
-    """Verdicts and detection delays, partitions of one group together."""
-    verdicts, delays = replayed.verdicts, replayed.delays
-    if group is None:
+def _summed(replayed: Replayed, group: Group) -> tuple[Array, Array]:
+    """Verdicts and detection delays, the partitions of each row together."""
+    verdicts, delays, row = replayed.verdicts, replayed.delays, group.of_partition
+    if row is None:
         return verdicts, delays
-    count = int(group.max()) + 1 if len(group) else 1
-    summed = np.zeros((count, *verdicts.shape[1:]), np.int64)
-    np.add.at(summed, group, verdicts)
+    summed = np.zeros((len(group.topics), *verdicts.shape[1:]), np.int64)
+    np.add.at(summed, row, verdicts)
     each = verdicts.shape[1]
-    place = np.repeat(group, each) * each + np.tile(np.arange(each), len(group))
+    place = np.repeat(row, each) * each + np.tile(np.arange(each), len(row))
     of_delay = np.repeat(place, verdicts[:, :, V_DELAYS].reshape(-1))
     return summed, delays[np.argsort(of_delay, kind="stable")]
