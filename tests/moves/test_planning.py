@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from fractions import Fraction
 
 import pytest
-from one_cluster import cluster_now, ids, partition
+from one_cluster import OneCluster, cluster_now, ids, partition
 
 from insync.client.log_sizes import LogSize, Sizes
 from insync.moves import planning
@@ -24,6 +25,8 @@ from insync.rules.refusals import BadPlan
 from insync.rules.values import BrokerId
 
 MB = 1_000_000
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
 ONE, TWO = BrokerId(1), BrokerId(2)
 TEN = [partition(number) for number in range(10)]
 
@@ -96,6 +99,40 @@ def test_the_fifth_question() -> None:
     assert "set it below 2000000" in told
 
 
+@pytest.mark.parametrize(
+    ("brokers_set", "told"),
+    [
+        ({}, []),
+        ({"": {LEADER_RATE: "5"}}, []),
+        ({"1": {LEADER_RATE: "5"}, "2": {LEADER_RATE: "5"}}, []),
+        (
+            {"1": {LEADER_RATE: "5"}},
+            [(f"{LEADER_RATE} is not the same on all brokers involved: 5 on broker 1, none on "
+             "broker 2")],
+        ),
+        (
+            {"": {FOLLOWER_RATE: "7"}, "2": {FOLLOWER_RATE: "6"}},
+            [(f"{FOLLOWER_RATE} is not the same on all brokers involved: 7 on broker 1, 6 on "
+             "broker 2")],
+        ),
+    ],
+)  # fmt: skip
+def test_the_fourth_question(brokers_set: dict[str, dict[str, str]], told: list[str]) -> None:
+    """With unequal throttles a move may stand still once leaders have changed."""
+    admin = OneCluster(brokers_set=brokers_set).admin
+    assert asyncio.run(planning.rate_warnings(admin, [ONE, TWO])) == told
+
+
+def test_what_the_fifth_question_asks_about_is_each_brokers_own() -> None:
+    own = {"replica.fetch.response.max.bytes": "1000", "replication.quota.window.num": "5"}
+    cluster = OneCluster(brokers_set={"": {"replication.quota.window.size.seconds": "2"}, "2": own})
+    found = asyncio.run(planning.fetch_settings(cluster.admin, [TWO, ONE]))
+    assert found == {
+        ONE: FetchSettings(response_bytes_max=10 * 1024 * 1024, window_s=22),
+        TWO: FetchSettings(response_bytes_max=1000, window_s=10),
+    }
+
+
 # Before anything is changed.
 
 
@@ -126,6 +163,17 @@ def test_a_broker_that_is_down_cannot_be_given_a_rate() -> None:
     prepared = prepare(cluster, {partition(0): ids([1, 3])}, is_additional=False)
     with pytest.raises(CannotThrottle, match="broker 2 is down, so its rate cannot be set"):
         check_rates_can_be_set(cluster, prepared)
+
+
+def test_a_bystander_may_be_down_who_gets_a_replica_may_not() -> None:
+    """KAFKA-19975: 3 keeps the replica it has, dead or not; 4 has to be there."""
+    cluster = cluster_now({partition(0): [1, 2, 3]}, alive=[1, 2, 4])
+    prepared = prepare(cluster, {partition(0): ids([4, 2, 3])}, is_additional=False)
+    assert prepared.moving[partition(0)].destinations == {4}
+    another = cluster_now({partition(0): [1, 2], partition(1): [3]}, alive=[1, 2])
+    plan = {partition(0): ids([1, 3])}
+    with pytest.raises(BadPlan, match="t-0: broker 3 is down, and would not get its replica; "):
+        prepare(another, plan, is_additional=False)
 
 
 def test_how_a_plan_stands() -> None:

@@ -22,6 +22,11 @@ class ClusterNow:
         return frozenset(self.racks)
 
     @property
+    def known(self) -> frozenset[BrokerId]:
+        """Those too that are down: replicas of theirs tell that they are there."""
+        return self.alive.union(*(found.replicas for found in self.partitions.values()))
+
+    @property
     def active(self) -> dict[TopicPartition, Move]:
         """Every reassignment under way."""
         return {

@@ -38,7 +38,8 @@ class Prepared:
 
 def prepare(cluster: ClusterNow, plan: Plan, *, is_additional: bool) -> Prepared:
     """Refuse what cannot be, before anything is changed."""
-    moving = moves(cluster.assignments(), plan, known=cluster.alive)
+    moving = moves(cluster.assignments(), plan, known=cluster.known)
+    _check_destinations(cluster, plan)
     active = cluster.active
     if active and not is_additional:
         some = ", ".join(_name(partition) for partition in sorted(active)[:3])
@@ -51,6 +52,18 @@ def prepare(cluster: ClusterNow, plan: Plan, *, is_additional: bool) -> Prepared
         moving=moving,
         before={partition: cluster.partitions[partition].replicas for partition in sorted(plan)},
     )
+
+
+def _check_destinations(cluster: ClusterNow, plan: Plan) -> None:
+    """Who has a replica may be down: that holds nothing up. Who is to get one has to be there."""
+    for partition, target in sorted(plan.items()):
+        has_one = cluster.partitions[partition].replicas
+        down = [broker for broker in target if broker not in {*has_one, *cluster.alive}]
+        if down:
+            raise BadPlan(
+                f"{_name(partition)}: broker {down[0]} is down, and would not get its replica; "
+                "start it, or name another"
+            )
 
 
 def check_rates_can_be_set(cluster: ClusterNow, prepared: Prepared) -> None:
