@@ -8,13 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 from few_brokers import node_of, play
+from prometheus_client.parser import text_string_to_metric_families
+from test_metrics_collected import metrics_of, samples
 
 from insync.broker.quotas import Quotas
 from insync.broker.settings import Settings
 from insync.broker.topics import TopicRefused, Wanted
+from insync.client.partition_client import PartitionClient
 from insync.metadata import paths
 from insync.metadata.records import decode_state, encode_config, encode_state
 from insync.metadata.store import Create, Write
@@ -28,6 +32,7 @@ BATCH_BYTES = 100_000
 TOPIC = "moving"
 BOTH = ("leader", "follower")
 SAMPLE_S = 0.02
+HOUR_MS = 3_600_000
 
 
 def record_batch(size_bytes: int) -> bytes:
@@ -138,6 +143,89 @@ def test_a_move_goes_at_its_quota_and_never_above_it(sides: tuple[str, ...]) -> 
         assert 12 * 0.95 <= took_s <= 12 * 1.05
         assert growth.most_within(10) <= 1.05 * 10 * MB + BATCH_BYTES
         assert growth.most_within(1) <= 1.5 * MB + BATCH_BYTES  # the first second as well
+
+    play(scenario, brokers=2)
+
+
+def test_an_hour_on_the_wall_clock_changes_no_quota_and_no_isr() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, [1] * 24)
+        for number in range(24):
+            append(cluster, number, *[BATCH_BYTES] * 5)
+        throttle(cluster, MB)
+        growth = Growth(cluster, [2])
+        add_replica(cluster, range(24), 2)
+
+        async def jump() -> None:
+            for ahead_ms in cycle((HOUR_MS, -HOUR_MS, 0)):
+                await asyncio.sleep(0.7)
+                for broker in cluster.brokers.values():
+                    broker.wall_ahead_ms = ahead_ms
+
+        jumping = asyncio.create_task(jump())
+        took_s = await growth.until_in_sync(24, within_s=60)
+        assert 12 * 0.95 <= took_s <= 12 * 1.05
+        assert growth.most_within(10) <= 1.05 * 10 * MB + BATCH_BYTES
+        await asyncio.sleep(5)
+        assert all(is_in_sync(cluster, number, 2) for number in range(24))
+        jumping.cancel()
+
+    play(scenario, brokers=2, settings={"replica.lag.time.max.ms": "1000"})
+
+
+def test_a_consumer_of_a_throttled_partition_does_not_notice() -> None:
+    """At 1 B/s for replicas."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, [1])
+        append(cluster, 0, *[BATCH_BYTES] * 20)
+        throttle(cluster, 1)
+        add_replica(cluster, [0], 2)
+        client = PartitionClient(cluster.network.host(200), cluster.addresses, TOPIC, 0)
+        offset = 0
+        async with asyncio.timeout(2):
+            while offset < 20:
+                values, offset = await client.read(offset)
+                assert values
+        assert held_bytes(cluster, 2) == 0
+
+    play(scenario, brokers=2)
+
+
+def test_metrics_of_a_move_are_what_passes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, [1] * 25)
+        for number in range(24):
+            append(cluster, number, *[BATCH_BYTES] * 5)
+        throttle(cluster, MB)
+        add_replica(cluster, range(24), 2)
+        client = PartitionClient(cluster.network.host(200), cluster.addresses, TOPIC, 24)
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in (1, 2)}
+        for _ in range(60):  # of the twelve seconds that it takes
+            await client.append([bytes(10_000)])
+            await asyncio.sleep(0.1)
+            metrics[1].text()  # who scrapes less often has the mean since it did
+        told = {number: samples(metrics[number]) for number in (1, 2)}
+        for number, side in ((1, "leader"), (2, "follower")):
+            for name in ("throttledrate", "_byte_rate"):
+                rate = told[number][f"kafka_server_{side}replication{name}", ""]
+                assert rate == pytest.approx(MB, rel=0.1)
+            limit = told[number][f"insync_{side}_replication_throttle_bytes_per_second", ""]
+            assert limit == MB
+        leader, follower = (node_of(cluster, number).replicas.held for number in (1, 2))
+        lacks = sum(leader[key].log.end - found.log.end for key, found in follower.items())
+        # What it has not been told of yet is not in it, as in Apache Kafka.
+        assert 0 < told[2]["kafka_server_sumreplicalag", ""] <= lacks
+        rates = [
+            sample.value
+            for family in text_string_to_metric_families(metrics[1].text().decode())
+            for sample in family.samples
+            if sample.name == "kafka_server_partitionbytesinrate"
+            if sample.labels == {"topic": TOPIC, "partition": "24"}
+        ]
+        assert rates == [pytest.approx(100_000, rel=0.15)]
+        await asyncio.sleep(10)
+        assert samples(metrics[2])["kafka_server_sumreplicalag", ""] == 0
 
     play(scenario, brokers=2)
 

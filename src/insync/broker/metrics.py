@@ -331,7 +331,8 @@ class Metrics(Collector):
             )
         yield _gauge(
             "kafka_server_sumreplicalag",
-            "Messages that the replicas of this broker are behind their leaders' watermarks.",
+            "Messages that the replicas of this broker are behind their leaders' watermarks, "
+            "of those that they were told.",
             sums.replica_lag,
         )
         family = GaugeMetricFamily(
