@@ -150,6 +150,35 @@ def test_every_tool_works_with_a_password(run: Run, authority: Authority, mechan
     assert (row["leader"], row["follower"], row["in_sync"]) == (1, 2, True)
 
 
+def test_moves_and_throttles_work_with_a_password(
+    run: Run, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INSYNC_STATE_DIR", str(tmp_path / "state"))
+    client = logged_in(authority, "SCRAM-SHA-256")
+    create = ["--create", "--topic", "moved", "--replica-assignment", "1"]
+    assert run("LOCKED", client, "topics", *create)[0] == 0
+
+    def is_led_by(broker: int) -> bool:
+        code, out, _ = run("LOCKED", client, "topics", "--describe", "--topic", "moved")
+        return code == 0 and f"Leader: {broker}" in out
+
+    eventually(lambda: is_led_by(1), within_s=30, what="the topic is led")
+    plan = tmp_path / "plan.json"
+    partition = {"topic": "moved", "partition": 0, "replicas": [2]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    given = ["--reassignment-json-file", str(plan)]
+    limit = ["--throttle", "5MB", "--force", "--watch", "--json"]
+    code, out, err = run("LOCKED", client, "reassign", "--execute", *given, *limit)
+    assert code == 0, err
+    assert set(json.loads(out)["standing"].values()) == {"completed"}
+    eventually(lambda: is_led_by(2), within_s=30, what="it has moved")
+    code, _, err = run("LOCKED", client, "reassign", "--verify", *given)
+    assert code == 0, err
+    bootstrap = ["--broker", "2", "--bootstrap", "--throttle", "5MB", "--force"]
+    code, _, err = run("LOCKED", client, "throttle", *bootstrap)
+    assert code == 0, err
+
+
 def test_kafkas_own_tools_take_the_same_file(
     run: Run, kafka: ApacheKafka, authority: Authority, tmp_path: Path
 ) -> None:
