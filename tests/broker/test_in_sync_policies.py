@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 
 import pytest
 from few_brokers import (
@@ -26,11 +27,13 @@ from few_brokers import (
 
 from insync.broker.in_sync import Rules, rule_of
 from insync.broker.settings import Settings
+from insync.broker.topics import Wanted
 from insync.node.node import Node
 from insync.rules.isr import Stable
 from insync.rules.refusals import BadSetting
 from insync.rules.settings import POLICY_NAMES
 from insync.sim.checks import Monitor
+from insync.sim.clients import SimClient
 from insync.sim.cluster import Cluster
 
 LAG_MS = 1_500  # the simulation's own
@@ -242,3 +245,26 @@ def test_so_is_a_change_that_the_controller_makes(caplog: pytest.LogCaptureFixtu
     assert "its session ended): 0 ms behind, lacks 0 messages of 7, caught up" in follower
     assert "t-0: ISR is now 2: 1 leaves (by the controller, epoch " in leader
     assert leader.endswith("; its session ended)")  # who leads now knew nobody's place
+
+
+def test_only_partitions_with_somebody_behind_have_a_timer() -> None:
+    """Of hundreds that are level nobody is looked at."""
+
+    async def scenario(cluster: Cluster) -> None:
+        assignment = dict.fromkeys(range(300), (ONE, TWO, THREE))
+        await node_of(cluster, 1).topics.create(Wanted(name="many", assignment=assignment))
+        await asyncio.sleep(3)
+        held = node_of(cluster, 1).replicas.held
+        assert sum(found.is_leader for found in held.values()) == 300
+
+        def armed() -> list[int]:
+            return [key[1] for key, found in held.items() if found.timer_at_ms is not None]
+
+        assert armed() == []
+        cluster.network.cut(1, 2)
+        client = SimClient(cluster, 200, ("many", 7), Random(1))  # noqa: S311
+        await client.append_once([b"x"])
+        await asyncio.sleep(0.1)
+        assert armed() == [7]
+
+    play(scenario)

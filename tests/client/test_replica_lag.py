@@ -17,6 +17,7 @@ from insync.client.replica_lag import FollowerRow, ReplicaLag, Report, _Ends
 from insync.sim.cluster import Cluster
 from insync.sim.virtual_loop import VirtualLoop, virtual_time
 from insync.wire.apis import SUPPORTED, Api
+from insync.wire.configs import Resource
 
 CLIENT, WRITER = 200, 201
 PATIENCE = Patience(request_ms=500, operation_ms=5_000)
@@ -233,3 +234,27 @@ def test_behind_all_samples_a_lag_is_at_least_as_long_as_we_have_looked() -> Non
     assert ends.age_ms(99, now_ms=3_000) == (2_000, True)
     ends.add(4_000, 50)  # another log
     assert ends.age_ms(10, now_ms=4_000) == (0, True)
+
+
+def test_who_is_held_back_by_a_throttle_is_said_to_be(loop: VirtualLoop) -> None:
+    """At 1 B/s: its leader answers, but with nothing for it."""
+
+    async def tell(at: Looking) -> None:
+        at.cluster.network.cut(1, 2)
+        for _ in range(20):
+            await at.writer.append([bytes(50_000)])
+        rates = {f"{side}.replication.throttled.rate": "1" for side in ("leader", "follower")}
+        await at.admin.alter_configs(Resource.BROKER, "", given=rates)
+        lists = {
+            "leader.replication.throttled.replicas": "0:1",
+            "follower.replication.throttled.replicas": "0:2",
+        }
+        await at.admin.alter_configs(Resource.TOPIC, "t", given=lists)
+        at.cluster.network.heal()
+        await asyncio.sleep(5)
+        rows = await at.rows()
+        assert (rows[2].is_throttled, rows[2].in_sync) == (True, False)
+        assert why(rows[2]).startswith("throttled: ")
+        assert why(rows[3]) == "level"
+
+    story(loop, tell)
