@@ -358,6 +358,30 @@ def test_a_follower_that_died_meanwhile_leaves_within_twice_the_lag_time_and_a_w
     play(scenario, settings={}, seed=seed)
 
 
+@pytest.mark.property
+@pytest.mark.parametrize("seed", tried(range(4)))
+def test_so_it_does_where_the_leader_stood_still_for_so_long_that_it_hands_over(seed: int) -> None:
+    """Longer than T, less than a session: who leads next gives the dead one T, and no more."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster)
+        writing = cluster.loop.create_task(write_on(cluster))
+        await asyncio.sleep(1.0)
+        for other in (1, 2):
+            cluster.network.cut(other, 3)
+        cluster.pause(1)
+        await asyncio.sleep(1.7)
+        cluster.resume(1)
+        resumed_ms = cluster.loop.clock_ms()
+        led_ms = await until(lambda: state_of(cluster)["leader"] == 2)
+        assert led_ms - resumed_ms <= 500
+        out_ms = await until(lambda: isr_of(cluster) == [1, 2])
+        assert out_ms - led_ms <= 1_500 + 50
+        writing.cancel()
+
+    play(scenario, settings={}, seed=seed)
+
+
 def test_a_leader_that_stalls_most_of_the_time_hands_over() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
