@@ -71,6 +71,39 @@ def test_kafka_configs_on_our_brokers(cluster: Cluster, capsys: pytest.CaptureFi
     ]
 
 
+def test_rules_and_throttles_by_kafka_configs(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, "ruled", partitions=1)
+    topic = "--entity-type", "topics", "--entity-name", "ruled"
+    default = "--entity-type", "brokers", "--entity-default"
+    of_topic = {
+        "replica.in.sync.policy": "true-lag",
+        "leader.replication.throttled.replicas": "0:1,0:2",
+        "follower.replication.throttled.replicas": "*",
+    }
+    of_brokers = {
+        "follower.fetch.pending.reads.insync.enable": "true",
+        "follower.fetch.process.time.max.ms": "700",
+        "replica.fetch.response.max.bytes": "5000000",
+        "leader.replication.throttled.rate": "1000000",
+        "follower.replication.throttled.rate": "2000000",
+        "replication.quota.window.num": "5",
+        "replication.quota.window.size.seconds": "2",
+    }
+    for entity, settings in ((topic, of_topic), (default, of_brokers)):
+        given = ",".join(f"{name}=[{value}]" for name, value in settings.items())
+        kafka_configs(cluster.bootstrap, "--alter", *entity, "--add-config", given)
+        shown = insync_configs(capsys, cluster.bootstrap, "--describe", *entity)
+        for name, value in settings.items():
+            assert f"  {name}={value} " in shown
+        insync_configs(
+            capsys, cluster.bootstrap, "--alter", *entity, "--delete-config", ",".join(settings)
+        )
+        shown = kafka_configs(cluster.bootstrap, "--describe", *entity)
+        assert not [name for name in settings if name in shown]
+
+
 def test_kafka_configs_is_refused_in_words(cluster: Cluster, topic: str) -> None:
     for arguments, reason in (
         (["--topic", topic, "--add-config", "zebra=1"], "there is no setting 'zebra'"),
