@@ -159,9 +159,9 @@ def test_what_others_wrote_into_the_topic_is_skipped(cluster: Cluster, tmp_path:
     assert producer.flush(10) == 0
     done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap,
                   "--out", tmp_path / "out", "--json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     summary = json.loads(done.stdout)
-    assert summary["corrupt_blocks"] == 1
+    assert (summary["complete"], summary["corrupt_blocks"]) == (False, 1)
     (corrupt,) = summary["corrupt"]
     assert corrupt["partition"] == 1
     assert f"offset {corrupt['offset']}" in done.stderr

@@ -65,7 +65,9 @@ def export(
     _say("")
     for number, offset, why in summary.corrupt[:LINES_MAX]:
         sys.stderr.write(f"insync: {TELEMETRY_TOPIC}-{number} offset {offset}: {why}; skipped\n")
-    return Answer(data=summary.data(out), view=summary.text(out), as_json=as_json)
+    # As of replicas that nobody told of: what there is is written, and it is not all.
+    code = 1 if summary.corrupt_count else 0
+    return Answer(data=summary.data(out), view=summary.text(out), as_json=as_json, exit_code=code)
 
 
 class Summary:
@@ -97,6 +99,7 @@ class Summary:
             "out": str(out),
             "blocks": self.blocks,
             "repeated_blocks": self.repeated,
+            "complete": self.corrupt_count == 0,
             "corrupt_blocks": self.corrupt_count,
             "corrupt": [
                 {"partition": number, "offset": offset, "reason": why}
