@@ -15,7 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from insync.pipeline.episodes_table import SCHEMA as EPISODES
 from insync.pipeline.health_table import SCHEMA, health
 from insync.pipeline.report import PAGE_BYTES_MAX, Tables, render
-from insync.pipeline.report.points import COLUMNS_MAX, REPLICAS_MAX, ROWS_MAX, SERIES_MAX, collect
+from insync.pipeline.report.points import (
+    COLUMNS_MAX,
+    REPLICAS_MAX,
+    ROWS_MAX,
+    SERIES_MAX,
+    _health,
+    collect,
+)
 
 pytestmark = pytest.mark.process
 Row = dict[str, Any]
@@ -115,3 +122,11 @@ def test_a_report_is_cut_down(
     assert len(page.encode()) < PAGE_BYTES_MAX
     assert "&lt;went&gt;" not in page  # reasons stay in the table
     assert page.count("Not recorded.") == 2
+
+
+def test_lines_that_are_level_in_all_are_in_the_order_of_their_names(spark: SparkSession) -> None:
+    """Brokers by number; a topic has none, and Spark looks only where two are level before."""
+    told = [("broker", name) for name in ("10", "9")] + [("topic", name) for name in ("b", "a")]
+    rows = [(*each, "fine", "", *[0] * (len(SCHEMA) - 4)) for each in told]
+    found = _health(spark.createDataFrame(rows, SCHEMA))
+    assert [row["name"] for row in found] == ["a", "b", "9", "10"]

@@ -316,6 +316,6 @@ def _seconds(seconds: DataFrame) -> list[dict[str, Any]]:
 
 def _health(health: DataFrame) -> list[dict[str, Any]]:
     urgency = F.when(F.col("word") == ACT, 0).when(F.col("word") == LOOK, 1).otherwise(2)
-    by_number = F.col("name").cast("int")
+    by_number = F.col("name").try_cast("int")  # a topic has no number
     worst_first = [F.col("level").desc(), urgency, F.col("out_ms").desc(), by_number, F.col("name")]
     return _rows(health.orderBy(*worst_first).limit(ROWS_MAX))
