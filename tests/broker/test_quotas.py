@@ -128,17 +128,23 @@ class Growth:
         return most
 
 
+async def begin_move(cluster: Cluster, *, sides: tuple[str, ...] = BOTH, others: int = 0) -> Growth:
+    """12 MB in 24 partitions, from 1 to 2 at 1 MB/s; other partitions stay where they are."""
+    await create(cluster, [1] * (24 + others))
+    for number in range(24):
+        append(cluster, number, *[BATCH_BYTES] * 5)
+    throttle(cluster, MB, sides=sides)
+    growth = Growth(cluster, [2])
+    add_replica(cluster, range(24), 2)
+    return growth
+
+
 @pytest.mark.parametrize("sides", [BOTH, ("leader",), ("follower",)])
 def test_a_move_goes_at_its_quota_and_never_above_it(sides: tuple[str, ...]) -> None:
     """12 MB at 1 MB/s are 12 s; any 10 s hold at most 1.05 x 10 MB and a batch."""
 
     async def scenario(cluster: Cluster) -> None:
-        await create(cluster, [1] * 24)
-        for number in range(24):
-            append(cluster, number, *[BATCH_BYTES] * 5)
-        throttle(cluster, MB, sides=sides)
-        growth = Growth(cluster, [2])
-        add_replica(cluster, range(24), 2)
+        growth = await begin_move(cluster, sides=sides)
         took_s = await growth.until_in_sync(24, within_s=60)
         assert 12 * 0.95 <= took_s <= 12 * 1.05
         assert growth.most_within(10) <= 1.05 * 10 * MB + BATCH_BYTES
@@ -149,12 +155,7 @@ def test_a_move_goes_at_its_quota_and_never_above_it(sides: tuple[str, ...]) -> 
 
 def test_an_hour_on_the_wall_clock_changes_no_quota_and_no_isr() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await create(cluster, [1] * 24)
-        for number in range(24):
-            append(cluster, number, *[BATCH_BYTES] * 5)
-        throttle(cluster, MB)
-        growth = Growth(cluster, [2])
-        add_replica(cluster, range(24), 2)
+        growth = await begin_move(cluster)
 
         async def jump() -> None:
             for ahead_ms in cycle((HOUR_MS, -HOUR_MS, 0)):
@@ -194,11 +195,7 @@ def test_a_consumer_of_a_throttled_partition_does_not_notice() -> None:
 
 def test_metrics_of_a_move_are_what_passes() -> None:
     async def scenario(cluster: Cluster) -> None:
-        await create(cluster, [1] * 25)
-        for number in range(24):
-            append(cluster, number, *[BATCH_BYTES] * 5)
-        throttle(cluster, MB)
-        add_replica(cluster, range(24), 2)
+        await begin_move(cluster, others=1)
         client = PartitionClient(cluster.network.host(200), cluster.addresses, TOPIC, 24)
         metrics = {number: metrics_of(node_of(cluster, number)) for number in (1, 2)}
         for _ in range(60):  # of the twelve seconds that it takes

@@ -157,7 +157,7 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
             offset, end = await client.bounds()  # as far as it is when we come
         while offset < end:
             async with asyncio.timeout(READ_WITHIN_S):
-                offset = await _take_some(client, offset, end, collection)
+                offset = await _take_some(client, number, offset, end, collection)
     except (TimeoutError, Refused) as error:
         why = f"nobody answers for it within {READ_WITHIN_S:.0f} s"
         text = why if isinstance(error, TimeoutError) else str(error)
@@ -167,7 +167,9 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
     return collection
 
 
-async def _take_some(client: PartitionClient, offset: int, end: int, collection: Collection) -> int:
+async def _take_some(
+    client: PartitionClient, number: int, offset: int, end: int, collection: Collection
+) -> int:
     """Returns where to go on."""
     ends = 0
     for _ in range(LEARNS_WITHIN_LOOKS):
@@ -178,10 +180,10 @@ async def _take_some(client: PartitionClient, offset: int, end: int, collection:
             return after
         ends = part.high_watermark
         if ends >= end:
-            raise ExportFailed(f"{TELEMETRY_TOPIC} has no batch at offset {offset}")
+            raise ExportFailed(f"{TELEMETRY_TOPIC}-{number} has no batch at offset {offset}")
         await asyncio.sleep(LOOK_AGAIN_S)  # a new leader has to learn what is committed
     raise ExportFailed(
-        f"{TELEMETRY_TOPIC} ends at {ends}, before {end} where it ended when this "
+        f"{TELEMETRY_TOPIC}-{number} ends at {ends}, before {end} where it ended when this "
         "began: it was made anew, or its leader lost what others had"
     )
 

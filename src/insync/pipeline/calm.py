@@ -127,11 +127,8 @@ def mark(
         event, past = epochs[epoch, O_EVENT], epochs[epoch, O_PAST]
         own = slice(epochs[epoch, O_APPEND], epochs[epoch, O_PAST_APPENDS])
         append_times, ends = append_at[own], append_ends[own]
-        leader, start, began = (
-            epochs[epoch, O_LEADER],
-            epochs[epoch, O_START],
-            events[E_TIME, event],
-        )
+        leader, start = epochs[epoch, O_LEADER], epochs[epoch, O_START]
+        began = events[E_TIME, event]
         now, end, watermark, blocked_since = began, start, start, NONE
         appends = reads = 0
         for one in range(len(f)):

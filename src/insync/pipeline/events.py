@@ -206,8 +206,8 @@ def _narrowed(column: Array, kind: Any) -> Array:
 def _are_ok(outcomes: pa.ChunkedArray) -> Array:
     """Whether each is; or, where there is no other outcome at all, that."""
     if pa.types.is_dictionary(outcomes.type):
-        parts = outcomes.chunks if isinstance(outcomes, pa.ChunkedArray) else [outcomes]
-        if all(value in (OK, None) for part in parts for value in part.dictionary.to_pylist()):
+        known = (value for part in outcomes.chunks for value in part.dictionary.to_pylist())
+        if all(value in (OK, None) for value in known):
             return np.True_
         outcomes = outcomes.cast(outcomes.type.value_type)
     is_ok = pc.fill_null(pc.equal(outcomes, OK), fill_value=True)
