@@ -24,6 +24,7 @@ import hypothesis.strategies  # nobody is kept from it
 """
 
 UNWANTED_IN_BROKERS = [
+    "cramjam",
     "hypothesis",
     "nanoarrow",
     "prometheus_client",

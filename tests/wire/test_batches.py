@@ -7,8 +7,9 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from insync.wire import batches
+from insync.wire import batches, compression
 from insync.wire.batches import CorruptBatch, build, check, read_header, stamp, whole_batches
 
 pairs = st.lists(
@@ -197,18 +198,30 @@ def test_attributes_are_told_apart() -> None:
         assert (header.is_transactional, header.is_control) == (transactional, control)
 
 
-def test_only_whole_plain_or_gzipped_batches_are_read_record_by_record() -> None:
-    for codec in (2, 3, 4):
-        compressed = bytearray(ONE)
-        struct.pack_into(">h", compressed, 21, codec)
-        with pytest.raises(CorruptBatch, match="plain or gzipped"):
-            list(batches.records(bytes(compressed)))
+def test_only_whole_batches_are_read_record_by_record() -> None:
     for data in (b"", ONE[:60]):
-        with pytest.raises(CorruptBatch, match="plain or gzipped"):
+        with pytest.raises(CorruptBatch, match="whole batch"):
             list(batches.records(data))
     for size in range(61, len(ONE)):
         with pytest.raises(CorruptBatch, match="beyond its batch"):
             list(batches.records(ONE[:size]))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_records_are_read_whatever_they_are_compressed_with(codec: int) -> None:
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    pairs = [(b"%d" % number, b"v" * 1_000) for number in range(100)]
+    for number, (key, value) in enumerate(pairs):
+        builder.append(number, 0, key, value, [])
+    whole = bytes(builder.build())
+    header = read_header(whole)
+    assert header is not None
+    assert header.attributes == codec
+    assert list(batches.records(whole)) == pairs
+    plain = bytearray(ONE)
+    struct.pack_into(">h", plain, 21, codec)
+    with pytest.raises(CorruptBatch, match="cannot be decompressed"):
+        list(batches.records(bytes(plain)))
 
 
 def test_a_gzipped_batch_is_the_same_records_in_less() -> None:
@@ -227,13 +240,13 @@ def test_what_is_not_gzip_or_cut_off_is_refused(cut: int) -> None:
     with pytest.raises(CorruptBatch):
         list(batches.records(zipped[:cut]))
     mangled = zipped[:61] + b"no" + zipped[63:]
-    with pytest.raises(CorruptBatch, match="not gzipped"):
+    with pytest.raises(CorruptBatch, match="cannot be decompressed"):
         list(batches.records(mangled))
 
 
 def test_a_small_batch_cannot_claim_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     zipped = build([(None, bytes(100_000))], is_zipped=True)
-    monkeypatch.setattr(batches, "UNZIPPED_BYTES_MAX", 50_000)
+    monkeypatch.setattr(compression, "PLAIN_BYTES_MAX", 50_000)
     with pytest.raises(CorruptBatch, match="more than 50000"):
         list(batches.records(zipped))
 

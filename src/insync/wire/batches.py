@@ -1,4 +1,4 @@
-"""Record batches, kept opaque: a broker reads the 61-byte header and never decodes records.
+"""Record batches, kept opaque: a broker reads the 61-byte header, and records only to find a time.
 
     0 base offset   8 length        12 leader epoch     16 magic         17 CRC-32C
     21 attributes   23 last delta   27 first timestamp  35 max timestamp
@@ -10,7 +10,6 @@ leader stamps both into a producer's batch without touching the rest.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
@@ -19,6 +18,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from insync.rules.refusals import Refusal
+from insync.wire.compression import GZIP, CorruptCompression, decompressed, zipped
 
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12  # base offset and length: what `length` does not count
@@ -27,8 +27,6 @@ NO_PRODUCER: Final = -1
 
 COMPRESSION_MASK: Final = 0x07
 COMPRESSION_MAX: Final = 4  # none, gzip, snappy, lz4, zstd
-GZIP: Final = 1
-UNZIPPED_BYTES_MAX: Final = 64 << 20  # of one batch: a small one could claim any size
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
@@ -37,7 +35,6 @@ _HEADER = Struct(">qiibIhiqqqhii")
 _STAMP = Struct(">qii")
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
-_GZIP_WBITS: Final = 31  # zlib with the header of a gzip file
 _MORE: Final = 0x80  # a varint goes on
 _SHIFT_MAX: Final = 63  # and never beyond 64 bits
 
@@ -152,7 +149,7 @@ def build(
     assert records, "a batch has at least one record"
     body = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(records))
     if is_zipped:
-        body = zlib.compress(body, level=1, wbits=_GZIP_WBITS)
+        body = zipped(body)
     size = HEADER_BYTES + len(body)
     batch = bytearray(size)
     _HEADER.pack_into(
@@ -178,36 +175,33 @@ def build(
     return bytes(batch)
 
 
+def plain_records(batch: bytes | bytearray | memoryview, attributes: int) -> bytes | memoryview:
+    """What follows the header of one whole batch, decompressed if it is compressed."""
+    body = memoryview(batch)[HEADER_BYTES:]
+    codec = attributes & COMPRESSION_MASK
+    try:
+        return decompressed(body, codec) if codec else body
+    except CorruptCompression as error:
+        raise CorruptBatch(f"its records cannot be decompressed: {error}") from None
+
+
 def records(batch: bytes | memoryview) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The (key, value) pairs of one batch, plain or gzipped: our own topics, tools, tests."""
+    """The (key, value) pairs of one batch: our own topics, tools, tests."""
     header = read_header(batch)
-    if header is None or header.attributes & COMPRESSION_MASK not in (0, GZIP):
-        raise CorruptBatch("only a whole batch, plain or gzipped, can be read record by record")
-    data, position = bytes(batch), HEADER_BYTES
-    if header.attributes & COMPRESSION_MASK:
-        data, position = _unzipped(data[HEADER_BYTES:]), 0
+    if header is None:
+        raise CorruptBatch("only a whole batch can be read record by record")
+    data, position = bytes(plain_records(batch, header.attributes)), 0
     for _ in range(header.record_count):
-        _, position = _varint(data, position)  # length
+        _, position = varint(data, position)  # length
         position += 1  # attributes
-        _, position = _varint(data, position)  # timestamp delta
-        _, position = _varint(data, position)  # offset delta
+        _, position = varint(data, position)  # timestamp delta
+        _, position = varint(data, position)  # offset delta
         key, position = _varbytes(data, position)
         value, position = _varbytes(data, position)
-        header_count, position = _varint(data, position)
+        header_count, position = varint(data, position)
         for _ in range(header_count * 2):
             _, position = _varbytes(data, position)
         yield key, value
-
-
-def _unzipped(data: bytes) -> bytes:
-    unzip = zlib.decompressobj(wbits=_GZIP_WBITS)
-    try:
-        plain = unzip.decompress(data, UNZIPPED_BYTES_MAX)
-    except zlib.error:
-        raise CorruptBatch("its records are not gzipped") from None
-    if not unzip.eof:
-        raise CorruptBatch(f"cut off, or more than {UNZIPPED_BYTES_MAX} bytes once unzipped")
-    return plain
 
 
 def _record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
@@ -229,21 +223,24 @@ def _zigzag(value: int) -> bytes:
     return bytes(out)
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """The zigzag number at `position`, and where the next field begins."""
     value = shift = 0
-    while True:
-        if position >= len(data) or shift > _SHIFT_MAX:
-            raise CorruptBatch("a number reaches beyond its batch")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < _MORE:
-            return (value >> 1) ^ -(value & 1), position
-        shift += 7
+    try:
+        while (byte := data[position]) >= _MORE:
+            if shift >= _SHIFT_MAX:
+                raise CorruptBatch("a number reaches beyond 64 bits")
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            position += 1
+    except IndexError:
+        raise CorruptBatch("a number reaches beyond its batch") from None
+    value |= byte << shift
+    return (value >> 1) ^ -(value & 1), position + 1
 
 
 def _varbytes(data: bytes, position: int) -> tuple[bytes | None, int]:
-    size, position = _varint(data, position)
+    size, position = varint(data, position)
     if size < 0:
         return None, position
     if position + size > len(data):
