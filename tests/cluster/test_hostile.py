@@ -159,6 +159,20 @@ def test_offset_and_epoch_of_a_producers_batch_mean_nothing(talk: Talk) -> None:
     assert talk.offset("hostile", LATEST) == (ErrorCode.none, end + 2)
 
 
+@pytest.mark.parametrize("codec", range(5), ids=["plain", "gzip", "snappy", "lz4", "zstd"])
+def test_records_that_nobody_can_read_are_found_as_a_whole(talk: Talk, codec: int) -> None:
+    """Their batch has a true CRC and is taken; whoever asks for their time is answered."""
+    topic = f"unreadable-{codec}"
+    talk.metadata(topic)
+    mangled = bytearray(batches.build([(None, b"value")] * 3, timestamp_ms=100))
+    mangled[61:] = b"\xff" * (len(mangled) - 61)
+    mangled[22] = codec
+    struct.pack_into(">I", mangled, 17, crc32c(bytes(mangled[21:])))
+    assert talk.produce(topic, bytes(mangled)) == (ErrorCode.none, 0)
+    assert talk.offset(topic, 99) == (ErrorCode.none, 0)
+    assert talk.offset(topic, 101) == (ErrorCode.none, -1)
+
+
 @pytest.mark.parametrize("acks", [2, -2, 32_767])
 def test_acks_that_mean_nothing_are_refused(talk: Talk, acks: int) -> None:
     talk.metadata("hostile")

@@ -12,8 +12,9 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as AioPartition
-from cluster_helpers import QUIET
+from cluster_helpers import QUIET, admin
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition as PyPartition
 from kio_client import KioClient
@@ -84,6 +85,25 @@ def librdkafka_sends(codec: str, cluster: Cluster) -> str:
     with KioClient(cluster.brokers[1].port) as client:
         advertised = {each.api_key for each in client.ask(API_VERSIONS, 0, {}).api_keys}
     return "none" if codec == "lz4" and FIND_COORDINATOR not in advertised else codec
+
+
+def check_times(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:
+    """A time leads to the first record at least as new, the largest to the first that has it."""
+    times_ms = [each.timestamp_ms for each in records]
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "unused", "enable.auto.commit": False}
+        | QUIET
+    )
+    distinct_ms = sorted(set(times_ms))
+    for time_ms in {*distinct_ms[:5], *distinct_ms[::50], distinct_ms[-1]}:
+        first = next(offset for offset, each_ms in enumerate(times_ms) if each_ms >= time_ms)
+        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, time_ms)], timeout=WITHIN_S)
+        assert found.offset == first, time_ms
+    consumer.close()
+    partition, client = TopicPartition(topic, 0), admin(cluster)
+    newest = client.list_offsets({partition: OffsetSpec.max_timestamp()})[partition]
+    expected = times_ms.index(distinct_ms[-1]), distinct_ms[-1]
+    assert (newest.result(WITHIN_S).offset, newest.result().timestamp) == expected
 
 
 def java(tool: str, *arguments: str, stdin: str = "") -> str:

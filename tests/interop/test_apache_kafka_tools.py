@@ -13,6 +13,7 @@ from interop.clients import (
     CODECS,
     Manner,
     Record,
+    check_times,
     confluent_reads,
     confluent_writes,
     java,
@@ -75,10 +76,8 @@ def test_kafka_console_producer(cluster: Cluster, topic: str, codec: str) -> Non
         arguments += ["--reader-property", each]
     java("ConsoleProducer", *arguments, stdin="\n".join(lines) + "\n")
     assert stored_codecs(cluster, topic) == {codec}
-    assert [
-        (each.headers, each.key, each.value)
-        for each in confluent_reads(cluster.bootstrap, topic, len(lines))
-    ] == [
+    found = confluent_reads(cluster.bootstrap, topic, len(lines))
+    assert [(each.headers, each.key, each.value) for each in found] == [
         (
             (("from", b"java"), ("n", b"%d" % number)),
             b"key %d" % number,
@@ -86,6 +85,7 @@ def test_kafka_console_producer(cluster: Cluster, topic: str, codec: str) -> Non
         )
         for number in range(200)
     ]
+    check_times(cluster, topic, found)
 
 
 @pytest.mark.parametrize(

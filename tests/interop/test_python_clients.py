@@ -24,6 +24,7 @@ from interop.clients import (
     WRITERS,
     Manner,
     Record,
+    check_times,
     confluent_reads,
     confluent_writes,
     librdkafka_sends,
@@ -45,7 +46,7 @@ PLAIN = [
     ),
     Record(value=None, key=b"deleted", timestamp_ms=NOON_MS - 5_000),
     Record(value=b"long " * 20_000, timestamp_ms=NOON_MS),
-    *(Record(value=b"%d" % number, timestamp_ms=NOON_MS + number) for number in range(500)),
+    *(Record(value=b"%d" % number, timestamp_ms=NOON_MS + 6_000 + number) for number in range(500)),
 ]
 
 
@@ -58,6 +59,7 @@ def test_what_one_writes_all_read(cluster: Cluster, topic: str, writer: str, cod
     assert stored_codecs(cluster, topic) == {sent}, "passed through untouched"
     for name, read in READERS.items():
         assert read(cluster.bootstrap, topic, len(PLAIN)) == PLAIN, name
+    check_times(cluster, topic, PLAIN)
 
 
 @each_writer

@@ -47,11 +47,9 @@ def test_times_are_found_record_by_record() -> None:
     assert log.offset_for_time(105) == (3, 105)
 
 
-@pytest.mark.parametrize("attributes", [0x08, 0x02])
-def test_a_closed_batch_is_found_as_a_whole(attributes: int) -> None:
-    """Compressed, or stamped by the broker: its first record stands for all."""
+def test_a_batch_stamped_by_a_broker_has_one_time() -> None:
     log = open_log(MemoryDisk())
-    append(log, with_times(0, 5, first_ms=100, attributes=attributes))
+    append(log, with_times(0, 5, first_ms=100, attributes=0x08))
     assert log.offset_for_time(103) == (0, 105)
     assert log.max_timestamp() == (105, 0)
 

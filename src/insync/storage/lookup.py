@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from insync.storage.scan import walk
+from insync.storage.scan import Found, walk
 from insync.storage.segment import Segment
-from insync.storage.times import first_record_from
+from insync.storage.times import first_record_from, largest_time_from
 
 
 def first_from(
@@ -58,4 +58,11 @@ def _first_in(segment: Segment, timestamp_ms: int, start: int) -> tuple[int, int
 def _largest_after(segment: Segment, start: int) -> int:
     position, _ = segment.locate_now(start)
     batches = walk(segment.file, position, segment.size)
-    return max(found.header.max_timestamp_ms for found in batches)
+    return max(_largest_in(segment, found, start) for found in batches)
+
+
+def _largest_in(segment: Segment, found: Found, start: int) -> int:
+    if found.header.base_offset >= start:
+        return found.header.max_timestamp_ms
+    batch = segment.file.read(found.position, found.header.size)
+    return largest_time_from(batch, found.header, start=start)
