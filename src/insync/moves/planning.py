@@ -25,7 +25,6 @@ from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
 from insync.wire.configs import Resource
 
-UNLIMITED_BYTES_PER_S = 2**63 - 1
 RESPONSE_BYTES = "replica.fetch.response.max.bytes"
 WINDOWS = "replication.quota.window.num"
 WINDOW_S = "replication.quota.window.size.seconds"
@@ -99,7 +98,7 @@ def outlook(
             (measured.all_bytes_in(broker, cluster) for broker in brokers_involved(moving)),
             default=0,
         ),
-        network_bytes_per_s=network_bytes_per_s or UNLIMITED_BYTES_PER_S,
+        network_bytes_per_s=network_bytes_per_s or throttles.UNLIMITED_BYTES_PER_S,
         replication_factor=max(
             (len(cluster.partitions[partition].replicas) for partition in moving), default=1
         ),

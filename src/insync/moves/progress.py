@@ -242,7 +242,7 @@ def size_text(size_bytes: int) -> str:
     """Decimal units, as rates and networks are given."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1_000 or unit == "TB":  # noqa: PLR2004
+        if size < 999.5 or unit == "TB":  # noqa: PLR2004 - what rounds to a thousand is one more
             text = f"{size:.0f}" if unit == "B" or size >= 100 else f"{size:.1f}"  # noqa: PLR2004
             return f"{text.removesuffix('.0')} {unit}"
         size /= 1_000

@@ -41,6 +41,8 @@ from insync.wire.configs import ConfigSource, Resource
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 LISTS: Final = (LEADER_LIST, FOLLOWER_LIST)
 
+UNLIMITED_BYTES_PER_S: Final = 2**63 - 1  # the value of a rate that nobody has set
+
 ALL_BROKERS: Final = BrokerId(-1)
 """The default of all brokers: the only rate that can be set for one that is not there yet."""
 
@@ -153,13 +155,14 @@ async def _settings(admin: Admin, broker: BrokerId) -> list[ConfigValue]:
 
 
 async def limits_of(admin: Admin, brokers: Iterable[BrokerId]) -> dict[tuple[BrokerId, str], int]:
-    """The rates that hold on brokers, their own or the cluster's default."""
-    return {
+    """The rates that hold on brokers, their own or the cluster's default; none where none does."""
+    told = {
         (broker, each.name): int(each.value)
         for broker in sorted(brokers)
         for each in await _settings(admin, broker)
         if each.name in RATES and each.value is not None and each.value.isdecimal()
     }
+    return {where: rate for where, rate in told.items() if rate < UNLIMITED_BYTES_PER_S}
 
 
 async def lists_of(admin: Admin, topics: Iterable[str]) -> dict[tuple[str, str], ThrottledReplicas]:
