@@ -83,9 +83,12 @@ def latest_offset(cluster: Cluster, topic: str, partition: int) -> int:
 class IntegerProducer:
     """Sends 0, 1, 2, ... and remembers what was acknowledged, per partition."""
 
-    def __init__(self, cluster: Cluster, topic: str, *, partitions: int = 3) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, *, partitions: int = 3, digits: int = 1
+    ) -> None:
         self.topic = topic
         self.partitions = partitions
+        self.digits = digits  # at least: zeros in front make a message as long as a test wants
         self.sent = 0
         self.acknowledged: dict[int, list[int]] = defaultdict(list)
         self.errors: list[str] = []
@@ -115,7 +118,7 @@ class IntegerProducer:
             try:
                 self._producer.produce(
                     self.topic,
-                    value=str(self.sent).encode(),
+                    value=str(self.sent).zfill(self.digits).encode(),
                     partition=self.sent % self.partitions,
                     on_delivery=self._delivered,
                 )

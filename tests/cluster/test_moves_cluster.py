@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from cluster_helpers import (
     IntegerProducer,
-    admin,
     check_nothing_lost,
     eventually,
     partitions_of,
 )
-from confluent_kafka.admin import NewTopic
 from kio.schema.errors import ErrorCode
-from kio_client import KioClient
+from move_helpers import controller, place, throttles
 from raw_client import Talk
 from segment_files import check_identical
 
@@ -30,7 +28,6 @@ TOPIC, PARTITIONS = "moved", 3
 SOURCE, DESTINATION = 1, 4
 BEFORE, AFTER = [SOURCE, 2, 3], [DESTINATION, 2, 3]
 THROTTLE = 5_000_000
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 
 
 @pytest.fixture
@@ -41,9 +38,7 @@ def cluster() -> Iterator[Cluster]:
         "broker.heartbeat.interval.ms": "100",
     }
     with Cluster(brokers=4, settings=settings) as started:
-        client = admin(started)
-        topic = NewTopic(TOPIC, PARTITIONS, replica_assignment=[BEFORE] * PARTITIONS)
-        client.create_topics([topic])[TOPIC].result(10)
+        place(started, TOPIC, [BEFORE] * PARTITIONS)
         yield started
 
 
@@ -55,32 +50,9 @@ def start(cluster: Cluster, target: list[int], *, throttle: int = THROTTLE) -> M
         return moves.read_response(frame, at)
 
 
-def controller(cluster: Cluster) -> int:
-    with KioClient(cluster.brokers[2].port) as kio:
-        return int(kio.ask(Api.DESCRIBE_CLUSTER, 0, {}).controller_id)
-
-
 def is_moved(cluster: Cluster) -> bool:
     found = partitions_of(cluster, TOPIC).values()
     return all(each.replicas == AFTER and sorted(each.isrs) == sorted(AFTER) for each in found)
-
-
-def throttles(cluster: Cluster) -> list[str]:
-    """Every setting that throttles and is not a default."""
-    owners = [(TOPIC_RESOURCE, TOPIC), *((BROKER_RESOURCE, str(b)) for b in cluster.brokers)]
-    found = []
-    for kind, name in owners:
-        port = cluster.brokers[int(name) if kind == BROKER_RESOURCE else 2].port
-        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-        with KioClient(port) as kio:
-            (result,) = kio.ask(Api.DESCRIBE_CONFIGS, 4, {"resources": [resource]}).results
-        own = {1, 2}  # a topic's, or a broker's, set at run time
-        found += [
-            f"{name}: {each.name}"
-            for each in result.configs
-            if "throttled" in each.name and each.config_source in own and each.value
-        ]
-    return found
 
 
 VICTIMS: dict[str, Callable[[Cluster], int | None]] = {
@@ -117,7 +89,7 @@ def test_a_move_under_load_survives_the_death_of(cluster: Cluster, victim: str) 
     producer.flush()
     assert producer.errors == []
     check_nothing_lost(cluster, producer)
-    eventually(lambda: not throttles(cluster), within_s=10, what="no throttle is left")
+    eventually(lambda: not throttles(cluster, TOPIC), within_s=10, what="no throttle is left")
     folders = [each.log_dir for each in cluster.brokers.values()]
     eventually(
         lambda: not list(folders[SOURCE - 1].glob(f"{TOPIC}-*")),

@@ -69,9 +69,12 @@ def status(found: Mapping[TopicPartition, Standing], cluster: ClusterNow, plan: 
             lines.append(f"Reassignment of partition {name(partition)} is completed.")
         elif standing is Standing.IN_PROGRESS:
             lines.append(f"Reassignment of partition {name(partition)} is still in progress.")
+        elif standing is Standing.GONE:  # where Kafka shows an empty replica set
+            lines.append(
+                f"Partition {name(partition)} does not exist any more; take it out of the plan."
+            )
         else:
-            now = cluster.partitions.get(partition)
-            replicas = () if now is None else now.replicas
+            replicas = cluster.partitions[partition].replicas
             lines.append(
                 f"There is no active reassignment of partition {name(partition)}, but "
                 f"replica set is {_brokers(replicas)} rather than {_brokers(plan[partition])}."

@@ -1,0 +1,186 @@
+"""Plans and quotas that cannot be, given to `insync reassign` on a cluster that is there.
+
+Each time: one line that says what to change, exit code 1, and a cluster as it was before.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_helpers import IntegerProducer, admin, eventually, partitions_of
+from move_helpers import command, place, throttles, told, write_plan
+
+from insync.cli import main as cli
+from insync.testing.cluster import Cluster
+
+pytestmark = pytest.mark.process
+TOPIC, DELETED = "orders", "deleted"
+DOWN = 4
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    settings = {"telemetry.enable": "false", "auto.leader.rebalance.enable": "false"}
+    with Cluster(brokers=4, settings=settings, with_faults=False) as started:
+        place(started, TOPIC, [[1, 2], [2, DOWN]])
+        place(started, DELETED, [[1, 2]] * 2)
+        for topic in (TOPIC, DELETED):
+            producer = IntegerProducer(started, topic, partitions=2)
+            for _ in range(20):  # batches
+                producer.send(20)
+                producer.flush()
+        started.kill(DOWN)
+        eventually(
+            lambda: partitions_of(started, TOPIC)[1].isrs == [2], within_s=20, what="4 is missed"
+        )
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INSYNC_STATE_DIR", str(tmp_path / "state"))
+
+
+def plan_of(**changed: Any) -> str:
+    """A good plan but for what is changed."""
+    entry = {"topic": TOPIC, "partition": 0, "replicas": [3, 2]}
+    return json.dumps({"version": 1, "partitions": [{**entry, **changed}]})
+
+
+GOOD = plan_of()
+
+
+def standing(cluster: Cluster) -> Any:
+    """All of the cluster that a move would change."""
+    client = admin(cluster)
+    described = {
+        (topic, number): (part.leader, part.replicas, sorted(part.isrs))
+        for topic, each in client.list_topics(timeout=10).topics.items()
+        for number, part in each.partitions.items()
+    }
+    return described, throttles(cluster, *sorted({topic for topic, _ in described}))
+
+
+PLANS = {
+    "an unknown broker": (
+        plan_of(replicas=[9, 2]),
+        "orders-0: broker 9 is not known; this cluster has 1, 2, 3, 4",
+    ),
+    "a broker that is down": (
+        plan_of(replicas=[DOWN, 2]),
+        "orders-0: broker 4 is down, and would not get its replica; start it, or name another",
+    ),
+    "an unknown topic": (
+        plan_of(topic="odrers"),
+        "odrers-0 does not exist; take it out of the plan",
+    ),
+    "an unknown partition": (
+        plan_of(partition=7),
+        "orders-7 does not exist; take it out of the plan",
+    ),
+    "a broker twice": (
+        plan_of(replicas=[3, 3]),
+        "orders-0: broker 3 is listed more than once; name each broker once",
+    ),
+    "no replicas": (
+        plan_of(replicas=[]),
+        "orders-0: the replica list is empty; name at least one broker",
+    ),
+    "no JSON": (
+        GOOD[:-2],
+        f"this is not JSON: Expecting ',' delimiter: line 1 column {len(GOOD) - 1}",
+    ),
+    "another version": (
+        GOOD.replace('"version": 1', '"version": 2'),
+        "version 2 is not known; insync reads version 1",
+    ),
+}
+
+
+class Refuses:
+    """Runs the command in this process: what it says, and that it changes nothing."""
+
+    def __init__(self, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+        self._cluster = cluster
+        self._capsys = capsys
+
+    def __call__(self, complaint: str, *flags: str) -> None:
+        before = standing(self._cluster)
+        given = ["reassign", "--bootstrap-server", self._cluster.bootstrap, *flags]
+        assert cli.main(given) == 1
+        out, err = self._capsys.readouterr()
+        assert out == ""
+        assert err.startswith("insync: ")
+        assert complaint in err
+        assert err.count("\n") == 1
+        assert standing(self._cluster) == before
+
+
+@pytest.fixture
+def refuses(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Refuses:
+    return Refuses(cluster, capsys)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_that_cannot_be(refuses: Refuses, tmp_path: Path, name: str) -> None:
+    text, complaint = PLANS[name]
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    refuses(complaint, "--execute", "--throttle", "1MB", "--reassignment-json-file", str(path))
+    refuses(complaint, "--plan", str(path))
+
+
+QUOTAS = {
+    "0": "--throttle: '0' must be at least 1 B/s",
+    "-5": "--throttle: '-5' is no rate; write bytes per second above 0",
+    "quickly": "--throttle: 'quickly' is no rate; write bytes per second above 0",
+}
+
+
+@pytest.mark.parametrize("rate", QUOTAS)
+def test_a_quota_that_cannot_be(refuses: Refuses, tmp_path: Path, rate: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(GOOD)
+    flags = ["--execute", "--reassignment-json-file", str(path), "--throttle", rate]
+    refuses(QUOTAS[rate], *flags)
+
+
+def test_a_second_tool_and_a_topic_that_is_deleted_meanwhile(
+    cluster: Cluster, refuses: Refuses, tmp_path: Path
+) -> None:
+    plan = write_plan(tmp_path / "plan.json", DELETED, [[3, 2]] * 2)
+    flags = ["--execute", "--reassignment-json-file", plan, "--throttle", "1", "--force"]
+    with subprocess.Popen(
+        command(cluster, *flags, "--watch"), stdout=subprocess.PIPE, text=True
+    ) as tool:
+        try:
+            eventually(
+                lambda: all(3 in p.replicas for p in partitions_of(cluster, DELETED).values()),
+                within_s=30,
+                what="it moves",
+            )
+            eventually(lambda: len(throttles(cluster)) == 6, within_s=10, what="all brokers know")
+            other = tmp_path / "other.json"
+            other.write_text(GOOD)
+            refuses(
+                "a reassignment is under way (deleted-0, deleted-1); wait for it, cancel it, or "
+                "add to it with --additional",
+                *("--execute", "--reassignment-json-file", str(other), "--throttle", "1MB"),
+            )
+            client = admin(cluster)
+            client.delete_topics([DELETED])[DELETED].result(10)
+            out, _ = tool.communicate(timeout=60)
+        finally:
+            tool.kill()
+    assert tool.returncode == 1
+    for number in range(2):
+        assert (
+            f"Partition deleted-{number} does not exist any more; take it out of the plan." in out
+        )
+    eventually(lambda: not throttles(cluster, TOPIC), within_s=10, what="no throttle is left")
+    assert told(cluster, "--list") == []
