@@ -1,4 +1,4 @@
-"""`insync reassign` on real brokers: what becomes of a throttle whose tool is killed."""
+"""`insync reassign` on real brokers: a plan that minds racks, and a tool that is killed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cluster_helpers import IntegerProducer as Integers
 from cluster_helpers import check_nothing_lost, create_topic, eventually, partitions_of
+from move_helpers import place
 
 from insync.cli import main as cli
 from insync.testing.cluster import Cluster
@@ -69,4 +70,63 @@ def test_killed_and_the_throttle_goes_all_the_same(
         assert reassign(capsys, cluster, "--sweep")["throttle_cleared"]["topics"] == []
         verified = reassign(capsys, cluster, "--verify", "--reassignment-json-file", str(plan))
         assert verified["standing"] == {f"{TOPIC}-0": "completed"}
+        check_nothing_lost(cluster, producer)
+
+
+RACKS = {1: "left", 2: "left", 3: "right", 4: "right"}
+
+
+def test_a_generated_plan_puts_replicas_in_different_racks_and_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster(brokers=4, settings={**SETTINGS, "telemetry.enable": "false"})
+    for broker, rack in RACKS.items():
+        with cluster.brokers[broker].config.open("a") as properties:
+            properties.write(f"broker.rack={rack}\n")
+    topics = tmp_path / "topics.json"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
+    flags = ["--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3,4"]
+
+    def generated(*more: str) -> tuple[str, dict[int, list[int]], str]:
+        """MoveRatio's line, the proposal and its text, as people see them."""
+        code = cli.main(["reassign", "--bootstrap-server", cluster.bootstrap, *flags, *more])
+        captured = capsys.readouterr()
+        assert (code, captured.err) == (0, "")
+        lines = captured.out.splitlines()
+        assert lines[-2] == "Proposed partition reassignment configuration"
+        (ratio,) = (line for line in lines if line.startswith("MoveRatio: "))
+        entries = json.loads(lines[-1])["partitions"]
+        assert {each["topic"] for each in entries} == {TOPIC}
+        return ratio, {each["partition"]: each["replicas"] for each in entries}, lines[-1]
+
+    with cluster:
+        # As even as can be, but for the racks; and one more partition that is well where it is.
+        together = {0: [1, 2], 1: [2, 1], 2: [3, 4], 3: [4, 3]}
+        place(cluster, TOPIC, list(together.values()))
+        place(cluster, "elsewhere", [[1, 3]])
+        producer = Integers(cluster, TOPIC, partitions=len(together))
+        producer.send(1_000)
+        producer.flush()
+        ratio, proposed, _ = generated("--disable-rack-aware")
+        assert proposed == together
+        assert ratio == "MoveRatio: 0 (0 of 5 partitions, 0 B to copy)"
+
+        ratio, proposed, text = generated()
+        assert ratio.startswith("MoveRatio: 0.8 (4 of 5 partitions, ")
+        for number, replicas in proposed.items():
+            assert {RACKS[broker] for broker in replicas} == {"left", "right"}
+            assert len(replicas) == 2, "as many as before"
+            assert set(replicas) & set(together[number]), "one of them stays: that is the least"
+        hosted = sorted(broker for replicas in proposed.values() for broker in replicas)
+        assert hosted == [1, 1, 2, 2, 3, 3, 4, 4]
+        assert sorted(replicas[0] for replicas in proposed.values()) == [1, 2, 3, 4]
+
+        plan = tmp_path / "plan.json"
+        plan.write_text(text)
+        execute = ["--execute", "--reassignment-json-file", str(plan), "--throttle", "10MB"]
+        done = reassign(capsys, cluster, *execute, "--force", "--watch")
+        assert set(done["standing"].values()) == {"completed"}
+        found = partitions_of(cluster, TOPIC)
+        assert {number: part.replicas for number, part in found.items()} == proposed
+        assert generated()[:2] == ("MoveRatio: 0 (0 of 5 partitions, 0 B to copy)", proposed)
         check_nothing_lost(cluster, producer)

@@ -1,0 +1,183 @@
+"""`insync reassign --execute` on a terminal: the bars that are drawn there, and Ctrl-C."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cluster_helpers import IntegerProducer, eventually, partitions_of
+from move_helpers import command, place, throttles, write_plan
+
+from insync.testing.cluster import Cluster
+
+pytestmark = pytest.mark.process
+
+TARGETS = [[3, 2], [4, 2], [3, 2], [4, 2]]
+DESTINATIONS = ("3", "4")
+QUOTA, LIMIT = 1_000_000, "1 MB/s"
+FILLED_BYTES = 6_000_000
+ROWS, COLUMNS = 40, 160
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+SIZE, RATE = r"[\d.]+ [kM]?B", r"[\d.]+ [kM]?B/s"
+# Of a broker: its bar, how much of it, done and left, rate and limit, what comes in, the end.
+ROW = re.compile(
+    rf"^(?P<who>\d+|total) +[━╸╺ ]+ (?P<percent>\d+)% +(?P<done>{SIZE}) +(?P<left>{SIZE})"
+    rf"(?: +(?P<rate>{RATE}))?(?: +(?P<limit>{RATE}))?(?: +{RATE})? +(?P<ends_in>[\d.]+ \w+|\?)$"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    settings = {"telemetry.enable": "false", "auto.leader.rebalance.enable": "false"}
+    with Cluster(brokers=4, settings=settings) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INSYNC_STATE_DIR", str(tmp_path / "state"))
+
+
+def take_the_terminal() -> None:
+    """In the child: Ctrl-C pressed there is meant for it, also if a shell made us ignore ours."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Terminal:
+    """A program on a terminal of its own, and all that it has written there."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        try:
+            self.process = subprocess.Popen(
+                arguments,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                env={**os.environ, "TERM": "xterm"},
+                start_new_session=True,
+                preexec_fn=take_the_terminal,  # noqa: PLW1509
+            )
+        finally:
+            os.close(theirs)
+        self._written = b""
+
+    def read_until(self, is_enough: Callable[[], bool], *, within_s: float) -> None:
+        """What is written until then, or until the program has closed its terminal."""
+        deadline_s = time.monotonic() + within_s
+        while not is_enough():
+            left_s = deadline_s - time.monotonic()
+            assert left_s > 0, f"not within {within_s} s: {self.text}"
+            if select.select([self._ours], [], [], left_s)[0]:
+                try:
+                    self._written += os.read(self._ours, 65_536)
+                except OSError:  # which is how a terminal tells that nobody writes any more
+                    return
+
+    def read_to_the_end(self) -> int:
+        """All of it, and the exit code."""
+        self.read_until(lambda: False, within_s=60)
+        return self.process.wait(10)
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._ours, b"\x03")
+
+    @property
+    def text(self) -> str:
+        return ESCAPES.sub("", self._written.decode(errors="replace"))
+
+    @property
+    def shows_its_cursor(self) -> bool:
+        return self._written.rfind(b"\x1b[?25h") >= self._written.rfind(b"\x1b[?25l")
+
+    def rows(self, who: str) -> list[re.Match[str]]:
+        """Every state that the row of a broker, or that of the total, was drawn in."""
+        lines = (line.rstrip() for line in re.split(r"[\r\n]+", self.text))
+        return [row for row in map(ROW.match, lines) if row and row["who"] == who]
+
+    def is_halfway(self, who: str) -> bool:
+        return any(
+            0 < int(row["percent"]) < 100 and row["ends_in"] != "?" for row in self.rows(who)
+        )
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+@contextmanager
+def moving(cluster: Cluster, topic: str, path: Path) -> Iterator[Terminal]:
+    """Partitions of 1 and 2 go to 3 and 4, half of them to each; nobody says --watch."""
+    place(cluster, topic, [[1, 2]] * len(TARGETS))
+    producer = IntegerProducer(cluster, topic, partitions=len(TARGETS), digits=1_000)
+    while producer.sent < FILLED_BYTES // 1_000:
+        producer.send(80)
+    producer.flush()
+    plan = write_plan(path, topic, TARGETS)
+    flags = ["--execute", "--reassignment-json-file", plan, "--throttle", str(QUOTA), "--force"]
+    terminal = Terminal(command(cluster, *flags))
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def is_moved(cluster: Cluster, topic: str) -> bool:
+    found = partitions_of(cluster, topic)
+    return [found[number].replicas for number in sorted(found)] == TARGETS
+
+
+def test_bars_are_drawn_until_the_end(cluster: Cluster, tmp_path: Path) -> None:
+    with moving(cluster, "watched", tmp_path / "plan.json") as terminal:
+        assert terminal.read_to_the_end() == 0, terminal.text
+    assert is_moved(cluster, "watched")
+    header = ["broker", "done", "left", "rate", "limit", "inbound", "ends", "in"]
+    assert any(line.split() == header for line in terminal.text.splitlines())
+    for who in (*DESTINATIONS, "total"):
+        assert terminal.is_halfway(who), terminal.text
+        rows = terminal.rows(who)
+        percents = [int(row["percent"]) for row in rows]
+        assert percents == sorted(percents), "a bar only grows"
+        assert any(row["rate"] for row in rows)
+        assert (percents[-1], rows[-1]["left"], rows[-1]["ends_in"]) == (100, "0 B", "0 ms")
+    for who in DESTINATIONS:
+        limits = [row["limit"] for row in terminal.rows(who)]
+        assert LIMIT in limits
+        assert set(limits) <= {LIMIT, None}, "none when it is over"
+    for number in range(len(TARGETS)):
+        line = f"Reassignment of partition watched-{number} is completed."
+        assert line in terminal.text
+    assert terminal.shows_its_cursor
+    eventually(lambda: not throttles(cluster, "watched"), within_s=10, what="no throttle is left")
+
+
+def test_ctrl_c_ends_the_watch_and_not_the_move(cluster: Cluster, tmp_path: Path) -> None:
+    """Exit code 1, since the end was not seen, and a word of how to go on; the cluster goes on by
+    itself, and takes the throttle away."""
+    topic = "left"
+    with moving(cluster, topic, tmp_path / "plan.json") as terminal:
+        terminal.read_until(lambda: terminal.is_halfway("total"), within_s=60)
+        assert not is_moved(cluster, topic)
+        terminal.press_ctrl_c()
+        assert terminal.read_to_the_end() == 1, terminal.text
+    assert "The moves go on. Follow them with --watch; --verify or --sweep" in terminal.text
+    assert "Traceback" not in terminal.text
+    assert terminal.shows_its_cursor
+    assert throttles(cluster, topic) != {}, "they are under way"
+    eventually(lambda: is_moved(cluster, topic), within_s=30, what="they went on")
+    eventually(lambda: not throttles(cluster, topic), within_s=10, what="no throttle is left")
