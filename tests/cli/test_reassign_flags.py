@@ -139,6 +139,7 @@ def test_kafkas_way_to_ask_for_no_throttle(capsys: pytest.CaptureFixture[str], p
         (["--broker", "-4", "--bootstrap", "--throttle", "5"], 2, "--broker"),
         (["--broker", "4", "--bootstrap", "--throttle", "0"], 1, "must be at least 1 B/s"),
         (["--broker", "4", "--bootstrap", "--throttle", "5"], 1, "cannot reach"),
+        (["--broker", "4", "--bootstrap", "--throttle", "5", "--timeout", "1s"], 1, "is no time"),
     ],
 )
 def test_flags_of_throttle(

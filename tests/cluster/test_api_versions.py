@@ -144,7 +144,8 @@ def test_api_versions(kio: KioClient, version: int) -> None:
     assert advertised | VERSIONS == advertised
     assert not set(NOT_OFFERED.values()) & set(advertised)
     ours = {key for key in advertised if key >= 1_000}
-    assert ours == {Api.DESCRIBE_REPLICAS, Api.START_MOVES}, "the third is for brokers only"
+    for_tools = {Api.DESCRIBE_REPLICAS, Api.START_MOVES, Api.HOLD_THROTTLE}
+    assert ours == for_tools, "the fourth is for brokers only"
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(kio: KioClient) -> None:

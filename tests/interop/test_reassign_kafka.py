@@ -331,6 +331,15 @@ def test_a_broker_that_is_filled_anew(world: World, kafka: ApacheKafka) -> None:
     command = [sys.executable, "-m", "insync", "throttle"]
     command += ["--bootstrap-server", kafka.bootstrap, "--broker", "3", "--bootstrap"]
     command += ["--throttle", "4MB", "--force", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        try:
+            eventually(world.lists_are_set, within_s=30, what="it is set")
+        finally:
+            killed.kill()  # -9: the journal is all that knows of it
+    assert world.lists_are_set()
+    swept = world.json("--sweep")
+    assert swept["throttle_cleared"] == {"brokers": [-1, 1, 2], "topics": [world.topic]}
+    eventually(lambda: not world.lists_are_set(), within_s=30, what="it is swept")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tool:
         try:
             eventually(world.lists_are_set, within_s=30, what="it is set")

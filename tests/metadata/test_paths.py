@@ -15,6 +15,7 @@ def test_paths_are_kafkas() -> None:
     assert paths.broker_config(None) == "/config/brokers/<default>"
     assert paths.delete_topic("t") == "/admin/delete_topics/t"
     assert paths.throttle_lease("x1") == "/admin/throttle_leases/x1"
+    assert paths.throttle_hold("/admin/throttle_leases/x1") == "/admin/throttle_holds/x1"
 
 
 def test_a_path_is_read_back() -> None:

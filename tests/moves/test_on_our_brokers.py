@@ -3,90 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from few_brokers import KEY, ONE, TWO, client_of, isr_of, play, state_of, topic, until
+from few_brokers import ONE, TWO, state_of, until
 from kio.schema.errors import ErrorCode
+from our_brokers import asked, forget_leases, tell, throttles, to
 
 from insync.cli import reassign_do, reassign_end, reassign_plan
-from insync.cli.reassign_do import Asked
 from insync.client import reassignments
 from insync.client.admin import Admin, NewTopic
-from insync.client.admin_connections import Connections, Patience, Refused
+from insync.client.admin_connections import Refused
 from insync.metadata import paths
-from insync.metadata.records import decode_config
-from insync.moves import cluster as clusters
-from insync.moves.bootstrap import bootstrap
 from insync.moves.execute import MoveRefused, MovesUnderWay
-from insync.moves.journal import AnotherTool, JournalFile
 from insync.moves.plan_file import Plan
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import BadPlan, Refusal
 from insync.rules.values import BrokerId, PartitionId
-from insync.sim.cluster import PORT, Cluster
-
-CLIENT = 250
-PARTITION = KEY[0], PartitionId(0)
-
-
-def asked(folder: Path, plan: Plan, **changed: Any) -> Asked:
-    usual = Asked(
-        bootstrap="",
-        plan=plan,
-        topics=[KEY[0]],
-        brokers=[1, 2, 3, 4],
-        is_rack_aware=True,
-        throttle_bytes_per_s=1_000_000,
-        is_additional=False,
-        preserves_throttles=False,
-        timeout_ms=10_000,
-        force=True,
-        starts=True,
-        watches=False,
-        finish_in_s=None,
-        network_bytes_per_s=None,
-        max_impact=None,
-        measure_s=10,
-        stuck_after_s=30,
-        state_directory=folder,
-        as_json=True,
-    )
-    return replace(usual, **changed)
-
-
-def to(*brokers: int) -> Plan:
-    return {PARTITION: tuple(BrokerId(each) for each in brokers)}
-
-
-def throttles(cluster: Cluster) -> dict[str, dict[str, str]]:
-    """Everything that throttles, as the store has it."""
-    found = {}
-    for path, entry in cluster.tree.entries.items():
-        if path.startswith("/config/"):
-            kept = {k: v for k, v in decode_config(entry.value).items() if "throttled" in k}
-            if kept:
-                found[path] = kept
-    return found
-
-
-def tell(story: Callable[[Cluster, Admin], Awaitable[None]]) -> None:
-    async def whole(cluster: Cluster) -> None:
-        await topic(cluster, (ONE, TWO))
-        await client_of(cluster).append([b"%0100d" % n for n in range(100)])
-        connections = Connections(
-            cluster.network.host(CLIENT),
-            [("broker-1", PORT)],
-            patience=Patience(request_ms=2_000, operation_ms=10_000),
-        )
-        async with Admin(connections) as admin:
-            await story(cluster, admin)
-
-    play(whole, brokers=4)
+from insync.sim.cluster import Cluster
 
 
 def test_executed_watched_and_the_cluster_took_the_throttle_away(tmp_path: Path) -> None:
@@ -190,10 +127,7 @@ def test_generated_and_planned(tmp_path: Path) -> None:
 
 @pytest.fixture
 def _no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no(_: Admin) -> bool:
-        return False
-
-    monkeypatch.setattr(reassignments, "offers_leases", no)
+    forget_leases(monkeypatch)
 
 
 @pytest.mark.usefixtures("_no_leases")
@@ -269,80 +203,6 @@ def test_a_refused_submission_leaves_neither_throttle_nor_half_a_plan(
             await reassign_do.execute(admin, asked(tmp_path, plan))
         await asyncio.sleep(1)
         assert await admin.moves() == {}
-        assert throttles(cluster) == {}
-        assert list(tmp_path.glob("*.json")) == []
-        cluster.network.heal()
-
-    tell(story)
-
-
-# A broker that fills itself anew.
-
-
-async def behind(cluster: Cluster) -> None:
-    """Broker 2 cannot fetch, and is put out for it."""
-    cluster.network.cut(2, 1)
-    await client_of(cluster, 103).append_once([b"more"])
-    await until(lambda: isr_of(cluster) == [1], within_s=60)
-
-
-def bootstrapping(cluster: Cluster, admin: Admin, folder: Path) -> asyncio.Task[Any]:
-    async def run() -> Any:
-        now = await clusters.look(admin)
-        return await bootstrap(
-            admin,
-            JournalFile(folder, now.cluster_id),
-            now,
-            TWO,
-            bytes_per_s=1_000_000,
-            show=lambda _: None,
-            complain=pytest.fail,
-            clock_ms=cluster.loop.clock_ms,
-            patience_ms=30_000,
-        )
-
-    return asyncio.create_task(run())
-
-
-SET = {
-    "/config/brokers/1": {"leader.replication.throttled.rate": "1000000"},
-    "/config/brokers/2": {"follower.replication.throttled.rate": "1000000"},
-    "/config/topics/t": {
-        "leader.replication.throttled.replicas": "0:1",
-        "follower.replication.throttled.replicas": "0:2",
-    },
-}
-
-
-def test_a_bootstrapping_broker_is_held_back_until_it_has_caught_up(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
-        await behind(cluster)
-        task = bootstrapping(cluster, admin, tmp_path)
-        await asyncio.sleep(5)
-        assert throttles(cluster) == SET
-        with pytest.raises(AnotherTool):
-            await bootstrapping(cluster, admin, tmp_path)
-        assert not task.done()
-        cluster.network.heal()
-        has_caught_up, ended = await task
-        assert has_caught_up
-        assert isr_of(cluster) == [1, 2]
-        assert ended.problems == ()
-        assert throttles(cluster) == {}
-
-    tell(story)
-
-
-def test_interrupted_the_bootstrapping_brokers_throttle_goes_too(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
-        await behind(cluster)
-        task = bootstrapping(cluster, admin, tmp_path)
-        await asyncio.sleep(5)
-        assert throttles(cluster) == SET
-        task.cancel()
-        has_caught_up, ended = await task
-        assert not has_caught_up
-        assert ended.topics == ("t",)
         assert throttles(cluster) == {}
         assert list(tmp_path.glob("*.json")) == []
         cluster.network.heal()

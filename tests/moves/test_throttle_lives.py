@@ -16,6 +16,7 @@ from one_cluster import OneCluster, ids, partition
 from insync.moves import throttle
 from insync.moves.journal import Journal, JournalFile
 from insync.rules.move_plan import Move, TopicPartition
+from insync.rules.throttle_settings import Throttle
 from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.wire.configs import Resource
 
@@ -116,7 +117,7 @@ def test_nothing_stays_and_nothing_is_lost(
 def _set(
     cluster: Mortal,
     file: JournalFile,
-    wanted: throttle.Throttle,
+    wanted: Throttle,
     moving: Mapping[TopicPartition, Move],
 ) -> None:
     async def setting() -> None:

@@ -19,9 +19,10 @@ from insync.moves.journal import (
     RateChange,
     state_directory,
 )
-from insync.moves.throttle import ALL_BROKERS, CannotThrottle, Throttle
+from insync.moves.throttle import ALL_BROKERS, CannotThrottle
 from insync.rules.move_plan import Move
 from insync.rules.refusals import BadPlan
+from insync.rules.throttle_settings import Throttle
 from insync.rules.throttled_replicas import (
     FOLLOWER_LIST,
     FOLLOWER_RATE,

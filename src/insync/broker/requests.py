@@ -15,6 +15,7 @@ from insync.broker.configs import Configs
 from insync.broker.describe_replicas import DescribeReplicas
 from insync.broker.elections import Elections
 from insync.broker.fetch import Fetch
+from insync.broker.hold_throttle import HoldThrottle
 from insync.broker.log_dirs import LogDirs
 from insync.broker.offsets import Offsets
 from insync.broker.produce import Produce
@@ -90,6 +91,7 @@ class Requests:
             Api.LIST_PARTITION_REASSIGNMENTS: self._at_once(reassignments.list),
             Api.ELECT_LEADERS: self._later(Elections(steps).elect),
             Api.START_MOVES: StartMoves(steps, reassignments),
+            Api.HOLD_THROTTLE: HoldThrottle(steps),
         }
 
     def handle(self, reply: Reply, frame: memoryview | bytes) -> None:

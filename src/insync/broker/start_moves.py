@@ -8,29 +8,21 @@ at once the later one sees the earlier; its version numbers the leases.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from insync.broker.answers import Answering
 from insync.broker.cluster_view import LEARNT_WITHIN_S, TopicPartition
+from insync.broker.lease_steps import lease_step, numbered
 from insync.broker.reassignments import MoveRefused, PartitionSteps, Reassignments
 from insync.broker.server import Reply
 from insync.broker.topics import ATTEMPTS_MAX
-from insync.metadata import paths
-from insync.metadata.configs import configs_of, configs_step
+from insync.metadata.configs import configs_of
 from insync.metadata.errors import Conflict
-from insync.metadata.records import decode_lease, encode_lease
-from insync.metadata.store import (
-    STATES_PER_STEP_MAX,
-    VALUE_BYTES_MAX,
-    Create,
-    Entry,
-    Operation,
-    Write,
-)
+from insync.metadata.records import ThrottleHold, decode_lease
+from insync.metadata.store import STATES_PER_STEP_MAX, Entry, Operation
+from insync.metadata.throttle_leases import hold_on, the_lease
 from insync.rules.move_plan import Assignment, brokers_involved, moves
 from insync.rules.partition_state import PartitionState
 from insync.rules.refusals import BadThrottledReplicas
@@ -39,8 +31,6 @@ from insync.rules.values import PartitionId
 from insync.telemetry.schemas import REPLICAS_MOVED
 from insync.wire import moves as wire
 from insync.wire.moves import NO_THROTTLE, MoveResult, MovesStarted
-
-LEASED_TOPICS_MAX: Final = 4_000  # each is up to four operations of the one step
 
 
 class StartMoves:
@@ -115,30 +105,35 @@ class StartMoves:
                 "moves are additional",
             )
 
+    def _known_lease(self) -> tuple[Entry | None, Entry | None]:
+        """The one there is, and the node by which a tool holds it."""
+        known = the_lease(self._store)
+        return known, None if known is None else hold_on(self._store, known.path)
+
     def _beside(
         self, request: wire.StartMoves, changed: dict[TopicPartition, PartitionState]
     ) -> tuple[str | None, list[Operation]]:
         """The name of the lease that covers these moves, and what is written with the states."""
-        counter = self._store.get(paths.REASSIGN_PARTITIONS)
-        number = 0 if counter is None else counter.version + 1
-        asked = json.dumps({"version": 1, "requests": number + 1}).encode()
-        step: list[Operation] = [
-            Create(paths.REASSIGN_PARTITIONS, asked)
-            if counter is None
-            else Write(counter.path, asked, counter.version)
-        ]
-        held = next(iter(self._store.under(paths.THROTTLE_LEASES)), None)
-        name = None if held is None else held.path.rpartition("/")[2]
+        number, asked = numbered(self._store)
+        known, hold = self._known_lease()
+        name = None if known is None or hold is not None else known.path.rpartition("/")[2]
         if request.throttle_bytes_per_s == NO_THROTTLE:
-            return name, step
-        leased = self._lease_step(held, number, request.throttle_bytes_per_s, changed)
+            return name, [asked]
+        if hold is not None:
+            broker = ThrottleHold.decode(hold.value).broker
+            raise MoveRefused(
+                ErrorCode.reassignment_in_progress,
+                f"broker {broker} fills itself anew under a throttle; wait until it has caught up, "
+                "or move without a throttle",
+            )
+        leased = self._lease_step(known, number, request.throttle_bytes_per_s, changed)
         if not leased:
-            return name, step  # nothing is copied: there is nothing to throttle
-        return name or str(number), [*step, *leased]
+            return name, [asked]  # nothing is copied: there is nothing to throttle
+        return name or str(number), [asked, *leased]
 
     def _lease_step(
         self,
-        held: Entry | None,
+        known: Entry | None,
         number: int,
         bytes_per_s: int,
         changed: dict[TopicPartition, PartitionState],
@@ -156,33 +151,17 @@ class StartMoves:
         )
         if not moving:
             return []
-        lease = NO_LEASE if held is None else decode_lease(held.value)
-        topics = sorted({topic for topic, _ in moving})
+        lease = NO_LEASE if known is None else decode_lease(known.value)
         configs = configs_of(
             self._store,
-            topics=topics,
+            topics=sorted({topic for topic, _ in moving}),
             brokers=sorted(brokers_involved(moving).union(lease.brokers)),
         )
         try:
             extended, change = extend(lease, moving, bytes_per_s=bytes_per_s, configs=configs)
         except BadThrottledReplicas as refusal:
             raise MoveRefused(ErrorCode.invalid_config, str(refusal)) from None
-        value = encode_lease(extended)
-        step = configs_step(self._store, change)
-        written = [each.value for each in step if isinstance(each, Create | Write)]
-        too_long = any(len(each) > VALUE_BYTES_MAX for each in (value, *written))
-        if too_long or len(extended.topics) > LEASED_TOPICS_MAX:
-            raise MoveRefused(
-                ErrorCode.invalid_request,
-                f"{len(extended.partitions)} partitions are too many under one throttle; "
-                "move some of them later",
-            )
-        leased: Operation = (
-            Create(paths.throttle_lease(str(number)), value)
-            if held is None
-            else Write(held.path, value, held.version)
-        )
-        return [leased, *step]
+        return lease_step(self._store, known, number, extended, change)
 
 
 def _check(request: wire.StartMoves) -> None:

@@ -22,10 +22,10 @@ from insync.client.partition_client import PartitionClient
 from insync.client.sockets import Sockets
 from insync.moves import cluster as clusters
 from insync.moves import execute as moves
-from insync.moves import throttle as throttles
 from insync.moves.execute import Standing
 from insync.moves.progress import Look
 from insync.moves.watch import watch_moves
+from insync.rules.throttle_settings import LISTS, RATES
 from insync.rules.values import BrokerId, PartitionId
 from insync.testing.cluster import HOST, Cluster
 from insync.wire.configs import ConfigSource, Resource
@@ -166,6 +166,6 @@ async def _throttles_left(admin: Admin) -> int:
     for broker in await admin.brokers():
         names += await admin.configs(Resource.BROKER, str(broker.number))
     for each in names:
-        is_throttle = each.name in (*throttles.RATES, *throttles.LISTS)
+        is_throttle = each.name in (*RATES, *LISTS)
         left += is_throttle and each.source is not ConfigSource.DEFAULT
     return left

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from insync.cli import reassign_lines
 from insync.cli.reassign_do import Asked, Told, ended_data, problems_text
+from insync.client import throttle_holds
 from insync.client.admin import Admin
 from insync.moves import cluster as clusters
 from insync.moves import execute as moves
 from insync.moves import sweep as sweeping
+from insync.moves.cluster import ClusterNow
 from insync.moves.sweep import Leftover, Swept
 from insync.moves.throttle import Ended
 
@@ -17,7 +19,7 @@ async def verify(admin: Admin, asked: Asked) -> Told:
     found = moves.standing(cluster, asked.plan)
     ended = Ended()
     if not cluster.active and not asked.preserves_throttles:
-        ended = await moves.clear_throttle(admin, asked.journal(cluster), cluster, asked.plan)
+        ended = await _clear_throttle(admin, asked, cluster)
     data = {
         "standing": {reassign_lines.name(key): each.value for key, each in found.items()},
         **ended_data(ended),
@@ -32,7 +34,7 @@ async def cancel(admin: Admin, asked: Asked) -> Told:
     ended = Ended()
     if not asked.preserves_throttles:
         cluster = await clusters.look(admin)
-        ended = await moves.clear_throttle(admin, asked.journal(cluster), cluster, asked.plan)
+        ended = await _clear_throttle(admin, asked, cluster)
     data = {
         "cancelled": [reassign_lines.name(each) for each in cancelled],
         **ended_data(ended),
@@ -41,9 +43,21 @@ async def cancel(admin: Admin, asked: Asked) -> Told:
     return Told(data=data, text=text + problems_text(ended), exit_code=1 if ended.problems else 0)
 
 
+async def _clear_throttle(admin: Admin, asked: Asked, cluster: ClusterNow) -> Ended:
+    is_held = await throttle_holds.is_any_held(admin)
+    file = asked.journal(cluster)
+    return await moves.clear_throttle(admin, file, cluster, asked.plan, is_held=is_held)
+
+
 async def sweep(admin: Admin, asked: Asked) -> Told:
     cluster = await clusters.look(admin)
-    swept = await sweeping.sweep(admin, asked.journal(cluster), cluster, force=asked.force)
+    swept = await sweeping.sweep(
+        admin,
+        asked.journal(cluster),
+        cluster,
+        force=asked.force,
+        is_held=await throttle_holds.is_any_held(admin),
+    )
     return Told(
         data={
             **ended_data(swept.ended),
@@ -68,7 +82,7 @@ def _swept(swept: Swept) -> str:
     text = reassign_lines.cleared(swept.ended) + problems_text(swept.ended)
     word = "Removed" if swept.removed_others else "Left alone (remove with --force)"
     for each in swept.others:
-        fate = "Needed by moves under way" if each.is_needed else word
+        fate = "Needed by what is under way" if each.is_needed else word
         text += f"{fate}: {_leftover(each)}\n"
     return text or "No throttle is left behind.\n"
 

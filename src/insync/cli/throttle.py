@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -18,9 +18,16 @@ from insync.client.admin import Admin
 from insync.moves import bootstrap as bootstrapping
 from insync.moves import cluster as clusters
 from insync.moves import measure, planning
+from insync.moves.bootstrap import Outcome, Watching
 from insync.moves.journal import JournalFile, state_directory
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
+
+WORDS: Final = {
+    Outcome.CAUGHT_UP: "has caught up",
+    Outcome.STOPPED: "has NOT caught up",
+    Outcome.GIVEN_UP: "is down and has NOT caught up; start it, and run this again",
+}
 
 
 def register(on: typer.Typer) -> None:
@@ -50,6 +57,10 @@ def throttle(
     stuck_after: Annotated[
         str, typer.Option(metavar="30s", help="Say so when the lag stops falling so long.")
     ] = "30s",
+    timeout: Annotated[
+        str | None,
+        typer.Option(metavar="MS", help="Give up when the broker is down so long; else wait."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> Answer:
     """Throttle a broker that fills itself anew, watch it, and take the throttle away again."""
@@ -58,6 +69,7 @@ def throttle(
     bytes_per_s = quantities.rate(throttle, flag="--throttle")
     measure_s = quantities.seconds(measure_for, flag="--measure-for")
     patience_ms = 1_000 * quantities.seconds(stuck_after, flag="--stuck-after")
+    timeout_ms = None if timeout is None else quantities.milliseconds(timeout, flag="--timeout")
 
     async def run(admin: Admin) -> Told:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _this_task().cancel)
@@ -71,21 +83,24 @@ def throttle(
             seen = planning.outlook(cluster, copies, measured, network_bytes_per_s=None)
             planning.check_safe(seen, bytes_per_s)
         with move_view.screen(as_json=as_json) as screen:
-            has_caught_up, ended = await bootstrapping.bootstrap(
+            outcome, ended = await bootstrapping.bootstrap(
                 admin,
                 JournalFile(state_directory(os.environ), cluster.cluster_id),
                 cluster,
                 number,
                 bytes_per_s=bytes_per_s,
-                show=screen.show,
-                complain=screen.complain,
-                clock_ms=monotonic_ms,
-                patience_ms=patience_ms,
+                watching=Watching(
+                    show=screen.show,
+                    complain=screen.complain,
+                    clock_ms=monotonic_ms,
+                    patience_ms=patience_ms,
+                    gives_up_after_ms=timeout_ms,
+                ),
             )
-        words = "has caught up" if has_caught_up else "has NOT caught up"
+        has_caught_up = outcome is Outcome.CAUGHT_UP
         return Told(
             data={"broker": broker, "caught_up": has_caught_up, **ended_data(ended)},
-            text=f"Broker {broker} {words}.\n"
+            text=f"Broker {broker} {WORDS[outcome]}.\n"
             + reassign_lines.cleared(ended)
             + problems_text(ended),
             exit_code=0 if has_caught_up and not ended.problems else 1,

@@ -188,6 +188,13 @@ class Connections:
         connection, version = await self._ready(address, api)
         return await self._answered(address, connection.ask(api, version, [body]))
 
+    async def ask_controller_bytes(self, api: Api, body: bytes) -> tuple[memoryview | bytes, int]:
+        """The same of whoever is the controller now."""
+        controller = (await self.metadata([])).controller_id
+        if controller not in self._addresses:
+            raise Disconnected("the cluster has no controller now")
+        return await self.ask_broker_bytes(controller, api, body)
+
     async def metadata(self, names: Sequence[str] | None) -> Any:
         """Metadata of these topics or (None) all; who leads the cluster is noted on the way."""
         topics = None if names is None else [{"name": name} for name in names]

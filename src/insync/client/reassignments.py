@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode
 
 from insync.client.admin import Admin
 from insync.client.admin_connections import Refused
-from insync.client.connection import Disconnected
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId, PartitionId
@@ -112,10 +111,7 @@ async def start_with_throttle(
     body = wire.write_request(request)
 
     async def attempt() -> wire.MovesStarted:
-        controller = (await connections.metadata([])).controller_id
-        if controller not in connections.brokers:
-            raise Disconnected("the cluster has no controller now")
-        frame, at = await connections.ask_broker_bytes(controller, Api.START_MOVES, body)
+        frame, at = await connections.ask_controller_bytes(Api.START_MOVES, body)
         started = wire.read_response(frame, at)
         refusals = [each for each in started.partitions if each.error]
         if started.error and not refusals:

@@ -9,9 +9,10 @@ Incarnations that were dealt with are remembered in the store: one that came bac
 anybody saw it go, is found by its new incarnation. Whoever is made leader is checked to be the same
 incarnation still: another may lack the tail of the log that it was trusted for.
 
-Moves complete when they can, and a throttle that came with them ends with them (`moves.py`).
-Leaders that ask to resign are relieved (`resignations.py`), and from time to time leadership goes
-back to preferred replicas (`preferred.py`). Neither takes anybody who is cooling.
+Moves complete when they can; a throttle that came with them ends with them, and one that a tool
+holds ends when it is not renewed (`moves.py`). Leaders that ask to resign are relieved
+(`resignations.py`), and from time to time leadership goes back to preferred replicas
+(`preferred.py`). Neither takes anybody who is cooling.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from insync.controller.countdown import Countdown
 from insync.controller.moves import Leases, Moving, completions
 from insync.controller.preferred import Rebalance, leaderships_to_return
-from insync.controller.resignations import CoolDown, hand_overs
+from insync.controller.resignations import hand_overs
 from insync.metadata import paths
 from insync.metadata.cooling import cooling_by_state
 from insync.metadata.dealt_with import brokers_seen, dealt_with
@@ -78,14 +80,14 @@ class Controller:
         self._unclean_default = unclean_default
         self._min_isr_default = min_isr_default
         self._moving = Moving(store)
-        self._leases = Leases(store)
         self._wake = asyncio.Event()
+        self._leases = Leases(store, wake=self._wake.set)
         self._is_dealing_due = True  # which goes through every partition
         self._epoch_version: int | None = None  # of the epoch node, while this is the controller
         self._unwatch = store.watch(self._on_changes)
         self._rebalance = rebalance  # None: leadership stays where it is
         self._is_rebalance_due = False
-        self._cool_down = CoolDown(cooldown_ms, wake=self._wake.set)
+        self._cool_down = Countdown[str](cooldown_ms, wake=self._wake.set)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run())]
         if rebalance is not None:
@@ -121,6 +123,7 @@ class Controller:
     async def stop(self) -> None:
         self._unwatch()
         self._cool_down.forget()
+        self._leases.forget()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -151,6 +154,7 @@ class Controller:
                 else:
                     self._is_rebalance_due = False
                     self._cool_down.forget()
+                    self._leases.forget()
             except Conflict as conflict:
                 logger.debug("a step came too late: %s", conflict)
                 self._wake.set()
@@ -266,7 +270,7 @@ class Controller:
     async def _end_leases(self) -> None:
         for path, step in self._leases.ended(self._moving):
             await self._commit({}, {}, marks=step, cause=NO_ELECTION)
-            logger.info("controller: the throttle of %s ended with its moves", path)
+            logger.info("controller: the throttle of %s ended", path)
 
     async def _commit(
         self,

@@ -1,4 +1,4 @@
-"""Moves under way: which there are, which can complete, and the throttle that ends with the last.
+"""Moves under way: which there are, which can complete, and throttles that end by themselves.
 
 Who moves is known from change notice, so that nothing is searched for: the controller looks at a
 moving partition when its state changes, and at all of them when brokers or settings do. Completing
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from insync.controller.countdown import Countdown
 from insync.metadata import paths
-from insync.metadata.configs import configs_of, configs_step
 from insync.metadata.cooling import cooling_for
 from insync.metadata.records import TopicRecord, decode_lease, decode_state, may_be_moving
-from insync.metadata.store import Change, Delete, Entry, MetadataStore, Operation, Write
-from insync.rules import throttle_lease
+from insync.metadata.store import Change, Entry, MetadataStore, Operation, Write
+from insync.metadata.throttle_leases import end_step, hold_on
 from insync.rules.partition_state import PartitionState
 from insync.rules.reassignment import complete
-from insync.rules.throttle_lease import ThrottleLease
+from insync.rules.throttle_lease import HOLD_MS, ThrottleLease
 from insync.rules.values import BrokerId
 
 CONFIGS = (paths.TOPIC_CONFIGS, paths.BROKER_CONFIGS)
@@ -46,7 +46,7 @@ class Moving:
     def _on_change(self, change: Change) -> bool:
         if change.path.startswith(paths.TOPICS):
             return self._see(change.path, change.after)
-        if change.path.startswith(paths.THROTTLE_LEASES):
+        if change.path.startswith((paths.THROTTLE_LEASES, paths.THROTTLE_HOLDS)):
             return True
         if change.path.startswith((paths.BROKER_IDS, *CONFIGS)):
             self.look_at_all()
@@ -122,20 +122,29 @@ def _factor_step(store: MetadataStore, key: tuple[str, int], *, factor: int) -> 
 
 
 class Leases:
-    """Throttles that came with moves. Decoded once: one may name thousands of partitions."""
+    """Throttles that end by themselves. Decoded once: one may name thousands of partitions."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, *, wake: Callable[[], None]) -> None:
         self._store = store
         self._known: dict[str, tuple[int, ThrottleLease]] = {}  # by path: version and value
+        self._holds = Countdown[tuple[str, int]](HOLD_MS, wake=wake)
+
+    def forget(self) -> None:
+        """Somebody else is the controller."""
+        self._holds.forget()
 
     def ended(self, moving: Moving) -> list[tuple[str, list[Operation]]]:
-        """Each lease of which no partition moves any more, and the step that undoes it."""
+        """Each lease that is over, and the step that undoes it."""
         entries = list(self._store.under(paths.THROTTLE_LEASES))
         self._known = {entry.path: (entry.version, self._lease(entry)) for entry in entries}
+        # Each renewal is another version, which is waited for anew.
+        holds = {path: hold_on(self._store, path) for path in self._known}
+        versions = {path: hold.version for path, hold in holds.items() if hold is not None}
+        lapsed = {path for path, _ in self._holds.over(versions.items())}
         return [
-            (path, self._end(path, version, lease))
+            (path, end_step(self._store, path, version, lease))
             for path, (version, lease) in self._known.items()
-            if not any(paths.partition_state(*key) in moving for key in lease.partitions)
+            if path in lapsed or (path not in versions and not _moves(lease, moving))
         ]
 
     def _lease(self, entry: Entry) -> ThrottleLease:
@@ -144,7 +153,6 @@ class Leases:
             lease if lease is not None and version == entry.version else decode_lease(entry.value)
         )
 
-    def _end(self, path: str, version: int, lease: ThrottleLease) -> list[Operation]:
-        configs = configs_of(self._store, topics=lease.topics, brokers=lease.brokers)
-        change = throttle_lease.end(lease, configs=configs)
-        return [Delete(path, version), *configs_step(self._store, change)]
+
+def _moves(lease: ThrottleLease, moving: Moving) -> bool:
+    return any(paths.partition_state(*key) in moving for key in lease.partitions)

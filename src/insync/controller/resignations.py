@@ -2,16 +2,11 @@
 
 A leader's wish is a node of the store, so it outlives any controller; it is granted or refused in
 the step that takes it away. Granting it writes the new state and, beside it, who is cooling.
-
-A cool-down has no time in the store: clocks of two machines have nothing in common. Whoever is
-controller counts from when it first saw the node as controller, so a change of controllers makes
-a cool-down longer, never shorter.
+How long that lasts is counted by whoever is controller (`countdown.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -70,46 +65,3 @@ def _state_of(
     state = decode_state(entry.value)
     is_same_term = (state.leader, state.leader_epoch) == (asked.leader, asked.leader_epoch)
     return state if is_same_term else None
-
-
-class CoolDown:
-    """Counts from when this controller first saw who is cooling, and wakes it when one is over."""
-
-    def __init__(self, cooldown_ms: int, *, wake: Callable[[], None]) -> None:
-        self._cooldown_s = cooldown_ms / 1_000
-        self._wake = wake
-        self._over_at_s: dict[str, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def last(self, cooldown_ms: int) -> None:
-        """For as long from now on; who cools already cools on as was said."""
-        self._cooldown_s = cooldown_ms / 1_000
-
-    def over(self, paths_now: Iterable[str]) -> list[str]:
-        """Of those that cool now, who has done so for long enough."""
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        self._over_at_s = {
-            path: self._over_at_s.get(path, now_s + self._cooldown_s) for path in paths_now
-        }
-        over = [path for path, at_s in self._over_at_s.items() if at_s <= now_s]
-        self._stop()
-        next_s = min((at_s for at_s in self._over_at_s.values() if at_s > now_s), default=None)
-        if next_s is not None:
-            self._timer = loop.call_at(next_s, self._wake)
-        return over
-
-    def ended(self, over: Iterable[str]) -> None:
-        """They were taken away: who cools again begins anew."""
-        for path in over:
-            self._over_at_s.pop(path, None)
-
-    def forget(self) -> None:
-        """Somebody else is the controller."""
-        self._over_at_s = {}
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -24,6 +24,7 @@ REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 DELETE_TOPICS = "/admin/delete_topics"
 PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
 THROTTLE_LEASES = "/admin/throttle_leases"
+THROTTLE_HOLDS = "/admin/throttle_holds"  # written anew by whoever renews the lease of that name
 RESIGNATIONS = "/resignations"  # ours: leaders that ask to hand over, one node per partition
 COOLING = "/cooling"  # ours: brokers that handed over lately, one node per partition and broker
 PRODUCER_IDS = "/latest_producer_id_block"
@@ -103,6 +104,11 @@ def throttle_lease(lease: str) -> str:
     assert lease, "a lease needs an id"
     assert "/" not in lease, f"a lease id is one path component, not {lease!r}"
     return f"{THROTTLE_LEASES}/{lease}"
+
+
+def throttle_hold(lease_path: str) -> str:
+    """Where the lease at `lease_path` is renewed, if it is one that a tool holds."""
+    return f"{THROTTLE_HOLDS}/{lease_path.removeprefix(THROTTLE_LEASES + '/')}"
 
 
 def resignation(name: str, partition: int) -> str:

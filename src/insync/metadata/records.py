@@ -173,6 +173,22 @@ def decode_lease(value: bytes) -> ThrottleLease:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleHold:
+    """Who renews the lease of this name; each renewal writes it anew, which its version counts."""
+
+    broker: BrokerId  # that fills itself anew
+    holder: str
+
+    def encode(self) -> bytes:
+        return _json({"version": 1, "broker": self.broker, "holder": self.holder})
+
+    @classmethod
+    def decode(cls, value: bytes) -> ThrottleHold:
+        fields = _fields(value)
+        return cls(broker=BrokerId(fields["broker"]), holder=fields["holder"])
+
+
 def _entries(text: str) -> SomeReplicas:
     entries = parse(text)
     assert isinstance(entries, SomeReplicas), "a lease adds single replicas"

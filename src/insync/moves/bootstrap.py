@@ -2,30 +2,37 @@
 
 Nothing is reassigned; the broker's own replicas catch up. The throttle is set for all of them and
 for the leaders they fetch from, and goes when every one is in sync again, or when the tool ends.
+Brokers that offer HoldThrottle see to that, also when the tool is killed; elsewhere the journal
+names what is to be swept.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+from uuid import uuid4
 
+from insync.client import throttle_holds
 from insync.client.admin import Admin
 from insync.moves import cluster as clusters
 from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow
 from insync.moves.journal import AnotherTool, JournalFile
-from insync.moves.throttle import Ended, Throttle
+from insync.moves.throttle import Ended
 from insync.moves.watch import LOOK_EVERY_S, Show, Watch, is_out_of_sync
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.refusals import BadPlan, Refusal
-from insync.rules.throttled_replicas import (
-    FOLLOWER_LIST,
-    FOLLOWER_RATE,
-    LEADER_LIST,
-    LEADER_RATE,
-    listing,
-)
+from insync.rules.throttle_settings import Throttle, of_bootstrap
 from insync.rules.values import BrokerId
+
+RENEWALS: Final = 3  # in the time that a throttle lasts: one or two may come late
+
+Pause = Callable[[float], Awaitable[None]]
+Complain = Callable[[str], None]
 
 
 def copies_of(cluster: ClusterNow, broker: BrokerId) -> dict[TopicPartition, Move]:
@@ -50,22 +57,30 @@ def throttle_of(
     cluster: ClusterNow, copies: Mapping[TopicPartition, Move], broker: BrokerId, bytes_per_s: int
 ) -> Throttle:
     """Its replicas in the follower lists, their leaders in the leader lists."""
-    leaders = {partition: cluster.partitions[partition].leader for partition in copies}
-    itself = broker if broker in cluster.alive else throttles.ALL_BROKERS
-    rates = {(itself, FOLLOWER_RATE): bytes_per_s}
-    for each in sorted({each for each in leaders.values() if each is not None}):
-        rates[each, LEADER_RATE] = bytes_per_s
-    topics = sorted({topic for topic, _ in copies})
-    lists = {}
-    for topic in topics:
-        ours = [partition for partition in copies if partition[0] == topic]
-        lists[topic, FOLLOWER_LIST] = listing((number, broker) for _, number in ours)
-        lists[topic, LEADER_LIST] = listing(
-            (partition[1], leader)
-            for partition in ours
-            if (leader := leaders[partition]) is not None
-        )
-    return Throttle(rates=rates, lists=lists)
+    return of_bootstrap(
+        {partition: cluster.partitions[partition].leader for partition in copies},
+        broker,
+        bytes_per_s=bytes_per_s,
+        set_on=broker if broker in cluster.alive else throttles.ALL_BROKERS,
+    )
+
+
+class Outcome(Enum):
+    CAUGHT_UP = "all its replicas are in sync"
+    STOPPED = "we were asked to stop"
+    GIVEN_UP = "it was down for too long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watching:
+    """How, and how long."""
+
+    show: Show
+    complain: Complain
+    clock_ms: Callable[[], int]
+    patience_ms: int
+    gives_up_after_ms: int | None = None  # when the broker is not there; None: it is waited for
+    pause: Pause = asyncio.sleep
 
 
 async def bootstrap(
@@ -75,40 +90,85 @@ async def bootstrap(
     broker: BrokerId,
     *,
     bytes_per_s: int,
-    show: Show,
-    complain: Callable[[str], None],
-    clock_ms: Callable[[], int],
-    patience_ms: int,
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> tuple[bool, Ended]:
-    """Whether it has caught up (else we were interrupted), and how the throttle ended."""
+    watching: Watching,
+) -> tuple[Outcome, Ended]:
+    """Set the throttle, watch the broker, and take the throttle away, whatever came of it."""
     copies = copies_of(cluster, broker)
+    if await throttle_holds.are_offered(admin):
+        async with _held(admin, broker, bytes_per_s=bytes_per_s, watching=watching):
+            outcome = await _watch(admin, copies, broker, watching)
+        return outcome, Ended()
     with file.locked():
         left = await throttles.end(admin, file, active=cluster.active)
         if left.kept_for:
             raise AnotherTool("moves are under way under a throttle; wait until they are done")
         throttle = throttle_of(cluster, copies, broker, bytes_per_s)
         await throttles.set_throttle(admin, file, throttle, partitions=copies, bootstrapping=broker)
-        watch = Watch(
-            admin, copies, clock_ms=clock_ms, patience_ms=patience_ms, is_moving=is_out_of_sync
-        )
-        has_caught_up = False
+        outcome = await _watch(admin, copies, broker, watching)
+        return outcome, await throttles.end(admin, file, active=())
+
+
+@asynccontextmanager
+async def _held(
+    admin: Admin, broker: BrokerId, *, bytes_per_s: int, watching: Watching
+) -> AsyncIterator[None]:
+    """The cluster holds the throttle meanwhile, and some seconds longer if we are killed."""
+    holder = uuid4().hex
+
+    async def hold() -> int:
+        return await throttle_holds.hold(admin, broker, holder=holder, bytes_per_s=bytes_per_s)
+
+    async def renew(lasts_ms: int) -> None:
+        """In a task of its own: a look at a cluster in trouble takes its time."""
+        while True:
+            await watching.pause(lasts_ms / 1_000 / RENEWALS)
+            try:
+                lasts_ms = await hold()
+            except Refusal as refusal:
+                watching.complain(f"the throttle was not renewed: {refusal}")
+
+    renewing = asyncio.create_task(renew(await hold()))
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
         try:
-            while not has_caught_up:
-                try:
-                    cluster = await clusters.look(admin)
-                    look = await watch.look(cluster)
-                    show(look)
-                    # A broker that has just died is in sync until that is noticed.
-                    is_there = broker in cluster.alive and broker not in look.silent
-                    has_caught_up = is_there and not _behind(cluster, copies, broker)
-                except Refusal as refusal:
-                    complain(str(refusal))
-                if not has_caught_up:
-                    await pause(LOOK_EVERY_S)
-        except asyncio.CancelledError:
-            pass  # asked to stop: the throttle must not outlive us
-        return has_caught_up, await throttles.end(admin, file, active=())
+            await throttle_holds.let_go(admin, broker, holder=holder)
+        except Refusal as refusal:
+            watching.complain(f"the throttle ends by itself in some seconds, not now: {refusal}")
+
+
+async def _watch(
+    admin: Admin, copies: Mapping[TopicPartition, Move], broker: BrokerId, watching: Watching
+) -> Outcome:
+    watch = Watch(
+        admin,
+        copies,
+        clock_ms=watching.clock_ms,
+        patience_ms=watching.patience_ms,
+        is_moving=is_out_of_sync,
+    )
+    there_at_ms = watching.clock_ms()
+    try:
+        while True:
+            try:
+                cluster = await clusters.look(admin)
+                look = await watch.look(cluster)
+                watching.show(look)
+                # A broker that has just died is in sync until that is noticed.
+                is_there = broker in cluster.alive and broker not in look.silent
+                if is_there and not _behind(cluster, copies, broker):
+                    return Outcome.CAUGHT_UP
+                there_at_ms = watching.clock_ms() if is_there else there_at_ms
+            except Refusal as refusal:
+                watching.complain(str(refusal))
+            away_ms = watching.clock_ms() - there_at_ms
+            if watching.gives_up_after_ms is not None and away_ms >= watching.gives_up_after_ms:
+                return Outcome.GIVEN_UP
+            await watching.pause(LOOK_EVERY_S)
+    except asyncio.CancelledError:
+        return Outcome.STOPPED  # the throttle must not outlive us
 
 
 def _behind(

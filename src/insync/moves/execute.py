@@ -180,15 +180,20 @@ def standing(cluster: ClusterNow, plan: Plan) -> dict[TopicPartition, Standing]:
     return found
 
 
-async def clear_throttle(admin: Admin, file: JournalFile, cluster: ClusterNow, plan: Plan) -> Ended:
+async def clear_throttle(
+    admin: Admin, file: JournalFile, cluster: ClusterNow, plan: Plan, *, is_held: bool = False
+) -> Ended:
     """After a verify or a cancel: what the journal names, or else what belongs to this plan.
 
     Without a journal (the move was started elsewhere) the plan's own entries leave the lists, and
-    the rates go when no list is left that they could limit. The rest is the operator's.
+    the rates go when no list is left that they could limit. The rest is the operator's. What a
+    tool holds for a broker that fills itself anew (`is_held`) looks the same, and ends by itself.
     """
     async with file.locked_when_free():
         if not file.read().is_empty:
             return await throttles.end(admin, file, active=cluster.active)
+        if is_held:
+            return Ended()
         return await throttles.clear_of_plan(admin, cluster.topics, cluster.alive, plan.keys())
 
 

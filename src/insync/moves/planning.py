@@ -22,6 +22,7 @@ from insync.rules.move_estimates import (
 from insync.rules.move_loads import BrokerLoad, loads, total_time_ms
 from insync.rules.move_plan import Move, TopicPartition, brokers_involved, move_ratio
 from insync.rules.refusals import Refusal
+from insync.rules.throttle_settings import RATES
 from insync.rules.values import BrokerId
 from insync.wire.configs import Resource
 
@@ -200,7 +201,7 @@ async def rate_warnings(admin: Admin, brokers: Iterable[BrokerId]) -> list[str]:
     """The fourth question: asymmetric throttles can stop a move when leaders change."""
     limits = await throttles.limits_of(admin, brokers)
     warnings = []
-    for key in throttles.RATES:
+    for key in RATES:
         rates = {broker: limits.get((broker, key)) for broker in sorted(brokers)}
         if len(set(rates.values())) > 1:
             told = ", ".join(

@@ -23,7 +23,7 @@ class Leftover:
     name: str
     setting: str
     value: str
-    is_needed: bool  # a move under way may rely on it
+    is_needed: bool  # a move under way, or a tool that holds it, may rely on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,19 @@ class Swept:
     removed_others: bool
 
 
-async def sweep(admin: Admin, file: JournalFile, cluster: ClusterNow, *, force: bool) -> Swept:
+async def sweep(
+    admin: Admin, file: JournalFile, cluster: ClusterNow, *, force: bool, is_held: bool = False
+) -> Swept:
     """End what is journalled and not needed; list the rest, or with `force` remove it too.
 
-    What moves under way may need stays even then: lists of their topics, and all rates.
+    What moves under way may need stays even then: lists of their topics, and all rates. While a
+    tool holds a throttle (`is_held`), all of it stays: it ends by itself.
     """
     with file.locked():
         ended = await throttles.end(admin, file, active=cluster.active)
         journal = file.read()
-        others = [each for each in await _all(admin, cluster) if not _is_ours(each, journal)]
+        found = await _all(admin, cluster, is_held=is_held)
+        others = [each for each in found if not _is_ours(each, journal)]
         for each in others if force else ():
             if not each.is_needed:
                 kind = Resource.TOPIC if each.kind == "topic" else Resource.BROKER
@@ -50,12 +54,18 @@ async def sweep(admin: Admin, file: JournalFile, cluster: ClusterNow, *, force: 
     return Swept(ended=ended, others=tuple(others), removed_others=force)
 
 
-async def _all(admin: Admin, cluster: ClusterNow) -> list[Leftover]:
+async def _all(admin: Admin, cluster: ClusterNow, *, is_held: bool) -> list[Leftover]:
     lists = await throttles.lists_of(admin, cluster.topics)
     rates = await throttles.rates_of(admin, cluster.alive | {throttles.ALL_BROKERS})
     busy = {topic for topic, _ in cluster.active}
     return [
-        Leftover(kind="topic", name=topic, setting=key, value=str(found), is_needed=topic in busy)
+        Leftover(
+            kind="topic",
+            name=topic,
+            setting=key,
+            value=str(found),
+            is_needed=is_held or topic in busy,
+        )
         for (topic, key), found in sorted(lists.items(), key=lambda each: each[0])
     ] + [
         Leftover(
@@ -63,7 +73,7 @@ async def _all(admin: Admin, cluster: ClusterNow) -> list[Leftover]:
             name=DEFAULT if broker == throttles.ALL_BROKERS else str(broker),
             setting=key,
             value=value,
-            is_needed=bool(busy),
+            is_needed=is_held or bool(busy),
         )
         for (broker, key), value in sorted(rates.items())
     ]

@@ -17,29 +17,13 @@ from kio.schema.errors import ErrorCode
 from insync.client.admin import Admin, ConfigValue
 from insync.client.admin_connections import Refused
 from insync.moves.journal import Journal, JournalFile, RateChange
-from insync.rules.move_plan import (
-    Move,
-    TopicPartition,
-    brokers_involved,
-    follower_throttles,
-    leader_throttles,
-)
+from insync.rules import throttle_settings
+from insync.rules.move_plan import Move, TopicPartition, brokers_involved
 from insync.rules.refusals import Refusal
-from insync.rules.throttled_replicas import (
-    FOLLOWER_LIST,
-    FOLLOWER_RATE,
-    LEADER_LIST,
-    LEADER_RATE,
-    EveryReplica,
-    SomeReplicas,
-    ThrottledReplicas,
-    parse,
-)
+from insync.rules.throttle_settings import LISTS, RATES, Throttle
+from insync.rules.throttled_replicas import EveryReplica, SomeReplicas, ThrottledReplicas, parse
 from insync.rules.values import BrokerId
 from insync.wire.configs import ConfigSource, Resource
-
-RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
-LISTS: Final = (LEADER_LIST, FOLLOWER_LIST)
 
 UNLIMITED_BYTES_PER_S: Final = 2**63 - 1  # the value of a rate that nobody has set
 
@@ -49,18 +33,6 @@ ALL_BROKERS: Final = BrokerId(-1)
 
 class CannotThrottle(Refusal):
     """A throttle that cannot be set everywhere it must be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throttle:
-    """What is to be set: rates by (broker, setting), lists by (topic, setting)."""
-
-    rates: Mapping[tuple[BrokerId, str], int]
-    lists: Mapping[tuple[str, str], SomeReplicas]
-
-    @property
-    def brokers(self) -> tuple[BrokerId, ...]:
-        return tuple(sorted({broker for broker, _ in self.rates}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +53,8 @@ def of_moves(
     moving: Mapping[TopicPartition, Move], *, bytes_per_s: int, alive: frozenset[BrokerId]
 ) -> Throttle:
     """KIP-73's throttle of these moves; only a broker that lives can be given its rate."""
-    lists = {(topic, LEADER_LIST): each for topic, each in leader_throttles(moving).items()}
-    lists |= {(topic, FOLLOWER_LIST): each for topic, each in follower_throttles(moving).items()}
-    brokers = sorted(brokers_involved(moving) & alive)
-    return Throttle(
-        rates={(broker, key): bytes_per_s for broker in brokers for key in RATES}, lists=lists
-    )
+    brokers = brokers_involved(moving) & alive
+    return throttle_settings.of_moves(moving, bytes_per_s=bytes_per_s, brokers=brokers)
 
 
 def merged(

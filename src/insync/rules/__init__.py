@@ -22,6 +22,8 @@ Where a sentence of the documents lives:
 | who is held back, who is counted, in which order              | `throttling`                     |
 | adding, removing, completing, cancelling a move               | `reassignment`                   |
 | throttle lists of a plan, MoveRatio                           | `move_plan`                      |
+| what a throttle sets, and a throttle that ends by itself      | `throttle_settings`,             |
+|                                                               | `throttle_lease`                 |
 | MoveTime, `IN < T < N - IN/R`, response size, stuck           | `move_estimates`                 |
 | settings and which combinations are refused                   | `settings`                       |
 | what is refused, and how it is said                           | `refusals`                       |

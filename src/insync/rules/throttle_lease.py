@@ -1,10 +1,15 @@
-"""A throttle that lasts as long as the moves it was given for: what it sets, and how that ends.
+"""A throttle that ends by itself: what it sets, and how that is undone.
 
 A lease remembers what it added to the throttled-replica lists, what rates it set, and what was
-there before. When none of its partitions moves any more, exactly that is undone. What somebody
-else set meanwhile is theirs, and stays.
+there before. When it ends, exactly that is undone. What somebody else set meanwhile is theirs, and
+stays.
 
-One lease covers all moves under way: a later request extends it.
+One that came with moves lasts until none of its partitions moves; it covers all moves under way,
+and a later request extends it. One for a broker that fills itself anew is held by the tool that
+watches the broker, and lasts until that tool lets go of it or has not renewed it for `HOLD_MS`.
+
+There is one lease at a time: of two that set the same rate, the first to end would leave its own
+value to the second as one to go back to.
 """
 
 from __future__ import annotations
@@ -13,24 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from insync.rules.move_plan import (
-    Move,
-    TopicPartition,
-    brokers_involved,
-    follower_throttles,
-    leader_throttles,
-)
+from insync.rules.move_plan import Move, TopicPartition, brokers_involved
 from insync.rules.refusals import BadThrottledReplicas
-from insync.rules.throttled_replicas import (
-    FOLLOWER_LIST,
-    FOLLOWER_RATE,
-    LEADER_LIST,
-    LEADER_RATE,
-    EveryReplica,
-    SomeReplicas,
-    parse,
-)
+from insync.rules.throttle_settings import Throttle, of_moves
+from insync.rules.throttled_replicas import EveryReplica, SomeReplicas, parse
 from insync.rules.values import BrokerId
+
+HOLD_MS: Final = 15_000  # a tool renews it every third of that
 
 Config = Mapping[str, str]
 
@@ -59,7 +53,7 @@ class RateSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleLease:
-    partitions: frozenset[TopicPartition] = frozenset()  # it ends when none of them moves
+    partitions: frozenset[TopicPartition] = frozenset()  # whose moves it came with
     lists: Mapping[tuple[str, str], Listed] = field(default_factory=dict)  # by topic and setting
     rates: Mapping[tuple[BrokerId, str], RateSet] = field(default_factory=dict)
 
@@ -82,34 +76,47 @@ def extend(
     bytes_per_s: int,
     configs: Configs,
 ) -> tuple[ThrottleLease, Configs]:
-    """Throttle all these moves to this rate; returns whose settings change, and to what."""
-    topics = {topic: dict(configs.topics.get(topic, {})) for topic, _ in moving}
+    """Throttle all these moves to this rate; returns whose settings change, and to what.
+
+    Brokers whose moves are over get it too: they are in the lists until the lease ends.
+    """
+    brokers = brokers_involved(moving).union(lease.brokers)
+    throttle = of_moves(moving, bytes_per_s=bytes_per_s, brokers=brokers)
+    return _with(lease, throttle, partitions=frozenset(moving), configs=configs)
+
+
+def begin(throttle: Throttle, *, configs: Configs) -> tuple[ThrottleLease, Configs]:
+    """A lease for no moves; returns whose settings change, and to what."""
+    return _with(NO_LEASE, throttle, partitions=frozenset(), configs=configs)
+
+
+def _with(
+    lease: ThrottleLease,
+    throttle: Throttle,
+    *,
+    partitions: frozenset[TopicPartition],
+    configs: Configs,
+) -> tuple[ThrottleLease, Configs]:
+    topics = {topic: dict(configs.topics.get(topic, {})) for topic in throttle.topics}
     lists = dict(lease.lists)
-    wanted = {
-        LEADER_LIST: leader_throttles(moving),
-        FOLLOWER_LIST: follower_throttles(moving),
-    }
-    for name, by_topic in wanted.items():
-        for topic, entries in by_topic.items():
-            text = topics[topic].get(name)
-            after, added = _lengthened(text, entries)
-            known = lists.get((topic, name))
-            if known is not None:
-                added, text = SomeReplicas(known.added.replicas | added.replicas), known.before
-            topics[topic][name] = after
-            lists[topic, name] = Listed(added=added, before=text)
-    involved = sorted(brokers_involved(moving).union(lease.brokers))
-    brokers = {broker: dict(configs.brokers.get(broker, {})) for broker in involved}
+    for (topic, name), entries in throttle.lists.items():
+        text = topics[topic].get(name)
+        after, added = _lengthened(text, entries)
+        known = lists.get((topic, name))
+        if known is not None:
+            added, text = SomeReplicas(known.added.replicas | added.replicas), known.before
+        topics[topic][name] = after
+        lists[topic, name] = Listed(added=added, before=text)
+    brokers = {broker: dict(configs.brokers.get(broker, {})) for broker in throttle.brokers}
     rates = dict(lease.rates)
-    for broker in involved:
-        for name in (LEADER_RATE, FOLLOWER_RATE):
-            before = brokers[broker].get(name)
-            held = rates.get((broker, name))
-            if held is not None and before == held.value:
-                before = held.before
-            brokers[broker][name] = str(bytes_per_s)
-            rates[broker, name] = RateSet(value=str(bytes_per_s), before=before)
-    extended = ThrottleLease(partitions=frozenset(moving), lists=lists, rates=rates)
+    for (broker, name), bytes_per_s in throttle.rates.items():
+        before = brokers[broker].get(name)
+        held = rates.get((broker, name))
+        if held is not None and before == held.value:
+            before = held.before
+        brokers[broker][name] = str(bytes_per_s)
+        rates[broker, name] = RateSet(value=str(bytes_per_s), before=before)
+    extended = ThrottleLease(partitions=partitions, lists=lists, rates=rates)
     return extended, _changes(configs, Configs(topics=topics, brokers=brokers))
 
 

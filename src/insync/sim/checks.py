@@ -327,9 +327,10 @@ class Monitor:
         return f"{key}: ends and watermarks differ: {sorted(ends)}" if len(ends) > 1 else None
 
     def _throttle_left(self) -> str | None:
-        """No throttle outlives its moves."""
-        for path, _ in self._entries("/admin/throttle_leases/"):
-            return f"{path} is still there"
+        """No throttle outlives its moves, or the tool that holds it."""
+        for prefix in ("/admin/throttle_leases/", "/admin/throttle_holds/"):
+            for path, _ in self._entries(prefix):
+                return f"{path} is still there"
         for path, entry in self._entries("/config/"):
             if b"throttled" in entry.value:
                 return f"{path}: a throttle is left behind: {entry.value!r}"

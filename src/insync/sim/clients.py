@@ -35,9 +35,10 @@ from insync.client.partition_client import (
 from insync.sim.checks import LifeFailed, Monitor, Partition, Witness
 from insync.sim.cluster import Cluster
 from insync.sim.network import SimHost
-from insync.wire import batches, moves
+from insync.wire import batches, holds, moves
 from insync.wire.apis import Api
-from insync.wire.moves import MovesStarted, StartMoves
+from insync.wire.holds import HoldThrottle
+from insync.wire.moves import StartMoves
 from insync.wire.produce import (
     ProducePartition,
     ProduceRequest,
@@ -101,19 +102,17 @@ class SimClient(PartitionClient):
     async def ask_anybody(self, request: Any) -> Any:
         return await self._ask_anybody(request)
 
-    async def start_moves(self, request: StartMoves) -> MovesStarted | None:
-        """The answer of the first broker that gives one; None: nobody knows what became of it."""
+    async def ask_of_ours(self, api: Api, body: bytes) -> None:
+        """Until one broker answers; one that did not may have done it all the same."""
         for address in self._bootstrap:
             try:
                 async with asyncio.timeout(ANSWER_WITHIN_S):
                     connection = await self._connection(address)
-                    body = moves.write_request(request)
-                    frame, at = await connection.ask(Api.START_MOVES, 0, [body])
+                    await connection.ask(api, 0, [body])
             except (Disconnected, TimeoutError):
                 self._drop(address)
             else:
-                return moves.read_response(frame, at)
-        return None
+                return
 
     async def _ask_leader(
         self, api: Api, version: int, body: bytes
@@ -317,7 +316,10 @@ class Admin:
         await self._ask(AlterPartitionReassignmentsRequest(topics=(topic,)))
 
     async def start_moves(self, request: StartMoves) -> None:
-        await self._client.start_moves(request)
+        await self._client.ask_of_ours(Api.START_MOVES, moves.write_request(request))
+
+    async def hold_throttle(self, request: HoldThrottle) -> None:
+        await self._client.ask_of_ours(Api.HOLD_THROTTLE, holds.write_request(request))
 
     async def _ask(self, request: Any) -> None:
         await self._client.ask_anybody(request)

@@ -7,11 +7,13 @@ import json
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from insync.rules.throttle_lease import HOLD_MS
 from insync.sim.checks import Partition
 from insync.sim.clients import Admin, Clients
 from insync.sim.cluster import Broker, Cluster
 from insync.sim.reads import READ_S
 from insync.sim.store import SESSION_TIMEOUT_MS
+from insync.wire.holds import HoldThrottle
 from insync.wire.moves import Move, StartMoves
 
 HOUR_MS = 3_600_000
@@ -26,7 +28,7 @@ MIXES: dict[str, tuple[str, ...]] = {
     "disks": ("fill_disk", "fail_reads", "cool_disk", "die_in_append", "kill", "cut_link"),
     "topics": ("make_topic", "make_topic", "drop_topic", "grow_topic", "kill", "bounce", "isolate"),
     "moves": (
-        *("move", "move", "move_throttled", "cancel", "cancel", "die_mid_move"),
+        *("move", "move", "move_throttled", "cancel", "cancel", "die_mid_move", "hold_throttle"),
         *("kill", "bounce", "isolate", "slow_link"),
     ),
     "power": ("lose_power",),
@@ -315,6 +317,17 @@ class Troubles:
                 is_additional=self._random.choice((True, True, False)),
             )
         )
+
+    async def hold_throttle(self) -> None:
+        """Of a broker, by a tool that renews it for a while and then is killed, or lets go."""
+        holder = f"tool-{self._random.randrange(1_000_000)}"
+        broker, rate = self._any().number, self._random.choice((20_000, 200_000))
+        self._cluster.note("hold throttle", broker, holder)
+        for _ in range(self._random.randint(1, 4)):
+            await self._admin.hold_throttle(HoldThrottle(broker, holder, rate))
+            await asyncio.sleep(HOLD_MS / 3_000)
+        if self._random.choice((True, False)):
+            await self._admin.hold_throttle(HoldThrottle(broker, holder))
 
     async def cancel(self) -> None:
         """What moves, if anything does."""

@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Api(IntEnum):
-    """Kafka's API keys, as far as we use them, and three of our own."""
+    """Kafka's API keys, as far as we use them, and four of our own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -35,10 +35,13 @@ class Api(IntEnum):
     BROKER_HELLO = 32000  # brokers to brokers only; far above any key Kafka will give out
     DESCRIBE_REPLICAS = 32001  # for tools; who offers it is one of ours
     START_MOVES = 32002  # for tools: reassignments with a throttle that ends with them
+    HOLD_THROTTLE = 32003  # for tools: a throttle that lasts while it is renewed
 
 
 # Their messages are ours as well: kio knows nothing of them.
-OUR_OWN: Final = frozenset({Api.BROKER_HELLO, Api.DESCRIBE_REPLICAS, Api.START_MOVES})
+OUR_OWN: Final = frozenset(
+    {Api.BROKER_HELLO, Api.DESCRIBE_REPLICAS, Api.START_MOVES, Api.HOLD_THROTTLE}
+)
 
 
 def _through(first: int, last: int) -> range:
@@ -71,6 +74,7 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
         Api.BROKER_HELLO: _through(0, 0),
         Api.DESCRIBE_REPLICAS: _through(0, 0),
         Api.START_MOVES: _through(0, 0),
+        Api.HOLD_THROTTLE: _through(0, 0),
     }
 )
 
@@ -111,6 +115,7 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
     Api.BROKER_HELLO: _NEVER,
     Api.DESCRIBE_REPLICAS: _NEVER,
     Api.START_MOVES: _NEVER,
+    Api.HOLD_THROTTLE: _NEVER,
 }
 
 

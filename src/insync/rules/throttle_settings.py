@@ -1,0 +1,76 @@
+"""The settings that make a throttle: a rate on brokers, throttled replicas on topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from insync.rules.move_plan import Move, TopicPartition, follower_throttles, leader_throttles
+from insync.rules.throttled_replicas import (
+    FOLLOWER_LIST,
+    FOLLOWER_RATE,
+    LEADER_LIST,
+    LEADER_RATE,
+    SomeReplicas,
+)
+from insync.rules.values import BrokerId
+
+RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
+LISTS: Final = (LEADER_LIST, FOLLOWER_LIST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """What is to be set: rates by (broker, setting), lists by (topic, setting)."""
+
+    rates: Mapping[tuple[BrokerId, str], int]
+    lists: Mapping[tuple[str, str], SomeReplicas]
+
+    @property
+    def brokers(self) -> tuple[BrokerId, ...]:
+        return tuple(sorted({broker for broker, _ in self.rates}))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(sorted({topic for topic, _ in self.lists}))
+
+
+def of_moves(
+    moving: Mapping[TopicPartition, Move], *, bytes_per_s: int, brokers: Iterable[BrokerId]
+) -> Throttle:
+    """KIP-73's throttle of these moves: both rates on every broker, as Kafka's tool sets them."""
+    return Throttle(
+        rates={(broker, name): bytes_per_s for broker in sorted(brokers) for name in RATES},
+        lists=_lists(moving),
+    )
+
+
+def of_bootstrap(
+    leaders: Mapping[TopicPartition, BrokerId | None],
+    broker: BrokerId,
+    *,
+    bytes_per_s: int,
+    set_on: BrokerId,
+) -> Throttle:
+    """For a broker that fills itself anew: what it follows, and the leaders it fetches from.
+
+    `set_on` takes its rate: the broker itself, if the cluster can be told of it now.
+    """
+    copies = {
+        partition: Move(
+            sources=frozenset(() if leader is None else (leader,)),
+            destinations=frozenset((broker,)),
+        )
+        for partition, leader in leaders.items()
+    }
+    rates = {(set_on, FOLLOWER_RATE): bytes_per_s}
+    for leader in sorted({each for each in leaders.values() if each is not None}):
+        rates[leader, LEADER_RATE] = bytes_per_s
+    return Throttle(rates=rates, lists=_lists(copies))
+
+
+def _lists(moving: Mapping[TopicPartition, Move]) -> dict[tuple[str, str], SomeReplicas]:
+    found = {(topic, LEADER_LIST): each for topic, each in leader_throttles(moving).items()}
+    found |= {(topic, FOLLOWER_LIST): each for topic, each in follower_throttles(moving).items()}
+    return {name: each for name, each in found.items() if each.replicas}

@@ -1,0 +1,158 @@
+"""`insync throttle --bootstrap` on real brokers: whoever is killed, the throttle goes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cluster_helpers import IntegerProducer as Integers
+from cluster_helpers import check_nothing_lost, create_topic, eventually, partitions_of
+from kio_client import KioClient
+
+from insync.client.admin import Admin
+from insync.client.admin_connections import Connections, parse_bootstrap
+from insync.client.sockets import Sockets
+from insync.moves import cluster as clusters
+from insync.moves import throttle as settings
+from insync.rules.throttle_lease import HOLD_MS
+from insync.testing.cluster import Cluster
+from insync.wire.apis import Api
+
+pytestmark = pytest.mark.process
+TOPIC, PARTITIONS = "orders", 3
+RECORDS = 60_000
+NEVER, SOON = "1kB", "1MB"  # rates at which it takes minutes, or a second
+LAPSED_WITHIN_S = HOLD_MS / 1_000 + 15  # a busy machine included
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INSYNC_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    given = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "200"}
+    with Cluster(brokers=3, settings=given) as started:
+        create_topic(started, TOPIC, partitions=PARTITIONS)
+        yield started
+
+
+@pytest.fixture
+def producer(cluster: Cluster) -> Integers:
+    """Some hundreds of kilobytes, acknowledged."""
+    found = Integers(cluster, TOPIC, partitions=PARTITIONS)
+    found.send(RECORDS)
+    found.flush()
+    return found
+
+
+def controller(cluster: Cluster, *, asked: int) -> int:
+    with KioClient(cluster.brokers[asked].port) as kio:
+        return int(kio.ask(Api.DESCRIBE_CLUSTER, 0, {}).controller_id)
+
+
+def some_follower(cluster: Cluster) -> int:
+    """Not the controller, so that each can die without the other."""
+    leader = controller(cluster, asked=1)
+    return min(number for number in cluster.brokers if number != leader)
+
+
+def empty(cluster: Cluster, broker: int) -> None:
+    """Its process dies and its disk is a new one."""
+    cluster.kill(broker)
+    for folder in (cluster.folder / f"broker-{broker}").glob(f"{TOPIC}-*"):
+        shutil.rmtree(folder)
+    eventually(lambda: not is_in_sync(cluster, broker), within_s=20, what="it is put out")
+
+
+def is_in_sync(cluster: Cluster, broker: int) -> bool:
+    return all(broker in part.isrs for part in partitions_of(cluster, TOPIC).values())
+
+
+def throttles(cluster: Cluster) -> dict[str, str]:
+    """All that is set, of brokers that live and of the default; read only."""
+
+    async def ask() -> dict[str, str]:
+        addresses = parse_bootstrap(cluster.bootstrap)
+        async with Admin(Connections(Sockets(), addresses)) as admin:
+            alive = (await clusters.look(admin)).alive
+            lists = await settings.lists_of(admin, [TOPIC])
+            rates = await settings.rates_of(admin, alive | {settings.ALL_BROKERS})
+        return {str(name): str(value) for name, value in [*lists.items(), *rates.items()]}
+
+    return asyncio.run(ask())
+
+
+@contextmanager
+def tool(cluster: Cluster, broker: int, rate: str) -> Iterator[subprocess.Popen[str]]:
+    """Watches the broker, and has set its throttle."""
+    command = [sys.executable, "-m", "insync", "throttle", "--bootstrap-server", cluster.bootstrap]
+    command += ["--broker", str(broker), "--bootstrap", "--throttle", rate, "--force", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            eventually(lambda: len(throttles(cluster)) >= 3, within_s=30, what="it is throttled")
+            yield started
+        finally:
+            started.kill()
+
+
+def test_killed_and_the_throttle_goes_all_the_same(
+    cluster: Cluster, producer: Integers, state: Path
+) -> None:
+    broker = some_follower(cluster)
+    empty(cluster, broker)
+    with tool(cluster, broker, NEVER) as started:
+        cluster.restart(broker)
+        eventually(lambda: len(throttles(cluster)) >= 5, within_s=30, what="on it as well")
+        assert not is_in_sync(cluster, broker)
+        started.kill()  # -9
+    assert not is_in_sync(cluster, broker)
+    eventually(lambda: throttles(cluster) == {}, within_s=LAPSED_WITHIN_S, what="nobody swept")
+    eventually(lambda: is_in_sync(cluster, broker), within_s=30, what="nothing holds it back")
+    assert not list(state.glob("*.json"))
+    check_nothing_lost(cluster, producer)
+
+
+def test_caught_up_and_the_throttle_is_gone(cluster: Cluster, producer: Integers) -> None:
+    broker = some_follower(cluster)
+    empty(cluster, broker)
+    with tool(cluster, broker, SOON) as started:
+        cluster.restart(broker)
+        out, _ = started.communicate(timeout=60)
+    assert (started.returncode, json.loads(out)["caught_up"]) == (0, True)
+    assert is_in_sync(cluster, broker)
+    assert throttles(cluster) == {}
+    check_nothing_lost(cluster, producer)
+
+
+def test_the_controller_is_killed_and_the_throttle_ends_as_ever(
+    cluster: Cluster, producer: Integers
+) -> None:
+    broker = some_follower(cluster)
+    empty(cluster, broker)
+    with tool(cluster, broker, NEVER) as started:
+        cluster.restart(broker)
+        eventually(lambda: len(throttles(cluster)) >= 5, within_s=30, what="on it as well")
+        leader = controller(cluster, asked=broker)
+        cluster.kill(leader)
+        eventually(
+            lambda: controller(cluster, asked=broker) not in (-1, leader),
+            within_s=20,
+            what="another leads",
+        )
+        assert throttles(cluster) != {}
+        started.kill()
+    eventually(lambda: throttles(cluster) == {}, within_s=LAPSED_WITHIN_S, what="nobody swept")
+    cluster.restart(leader)
+    eventually(lambda: is_in_sync(cluster, broker), within_s=30, what="nothing holds it back")
+    assert throttles(cluster) == {}
+    check_nothing_lost(cluster, producer)

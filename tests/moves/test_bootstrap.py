@@ -1,0 +1,185 @@
+"""A broker of ours that fills itself anew, and the tool that watches it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from few_brokers import TWO, client_of, isr_of, until
+from our_brokers import CLIENT, JOURNAL, LEASE, asked, forget_leases, tell, throttles, to
+
+from insync.cli import reassign_end
+from insync.client.admin import Admin
+from insync.moves import cluster as clusters
+from insync.moves.bootstrap import Outcome, Watching, bootstrap
+from insync.moves.journal import JournalFile
+from insync.rules.refusals import Refusal
+from insync.rules.throttle_lease import HOLD_MS
+from insync.sim.cluster import Cluster
+
+
+@pytest.fixture(params=[LEASE, JOURNAL])
+def kept_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == JOURNAL:
+        forget_leases(monkeypatch)
+    return str(request.param)
+
+
+async def behind(cluster: Cluster) -> None:
+    """Broker 2 cannot fetch, and is put out for it."""
+    cluster.network.cut(2, 1)
+    await client_of(cluster, 103).append_once([b"more"])
+    await until(lambda: isr_of(cluster) == [1], within_s=60)
+
+
+def bootstrapping(
+    cluster: Cluster,
+    admin: Admin,
+    folder: Path,
+    *,
+    complain: Callable[[str], None] = pytest.fail,
+    gives_up_after_ms: int | None = None,
+) -> asyncio.Task[Any]:
+    async def run() -> Any:
+        now = await clusters.look(admin)
+        return await bootstrap(
+            admin,
+            JournalFile(folder, now.cluster_id),
+            now,
+            TWO,
+            bytes_per_s=1_000_000,
+            watching=Watching(
+                show=lambda _: None,
+                complain=complain,
+                clock_ms=cluster.loop.clock_ms,
+                patience_ms=30_000,
+                gives_up_after_ms=gives_up_after_ms,
+            ),
+        )
+
+    return asyncio.create_task(run())
+
+
+SET = {
+    "/config/brokers/1": {"leader.replication.throttled.rate": "1000000"},
+    "/config/brokers/2": {"follower.replication.throttled.rate": "1000000"},
+    "/config/topics/t": {
+        "leader.replication.throttled.replicas": "0:1",
+        "follower.replication.throttled.replicas": "0:2",
+    },
+}
+
+
+def test_a_bootstrapping_broker_is_held_back_until_it_has_caught_up(
+    tmp_path: Path, kept_by: str
+) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+        task = bootstrapping(cluster, admin, tmp_path)
+        await asyncio.sleep(5)
+        assert throttles(cluster) == SET
+        assert bool(list(tmp_path.glob("*.json"))) is (kept_by == JOURNAL)
+        with pytest.raises(Refusal, match=r"another (tool|insync)"):
+            await bootstrapping(cluster, admin, tmp_path)
+        if kept_by == LEASE:
+            swept = await reassign_end.sweep(admin, asked(tmp_path, {}, force=True))
+            assert all(each["needed"] for each in swept.data["others"])
+            assert len(swept.data["others"]) == 4
+            assert "Needed by what is under way" in swept.text
+            await reassign_end.verify(admin, asked(tmp_path, to(1, 2)))
+            await reassign_end.cancel(admin, asked(tmp_path, to(1, 2)))
+            assert throttles(cluster) == SET
+        await asyncio.sleep(2 * HOLD_MS / 1_000)
+        assert throttles(cluster) == SET
+        assert not task.done()
+        cluster.network.heal()
+        outcome, ended = await task
+        assert outcome is Outcome.CAUGHT_UP
+        assert isr_of(cluster) == [1, 2]
+        assert ended.problems == ()
+        assert throttles(cluster) == {}
+
+    tell(story)
+
+
+@pytest.mark.usefixtures("kept_by")
+def test_interrupted_the_bootstrapping_brokers_throttle_goes_too(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+        task = bootstrapping(cluster, admin, tmp_path)
+        await asyncio.sleep(5)
+        assert throttles(cluster) == SET
+        task.cancel()
+        outcome, _ = await task
+        assert outcome is Outcome.STOPPED
+        assert throttles(cluster) == {}
+        assert list(tmp_path.glob("*.json")) == []
+        cluster.network.heal()
+
+    tell(story)
+
+
+@pytest.mark.usefixtures("kept_by")
+def test_a_broker_that_does_not_return_is_given_up_when_so_asked(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.kill(2)
+        await until(lambda: isr_of(cluster) == [1])
+        before_s = cluster.loop.time()
+        task = bootstrapping(
+            cluster, admin, tmp_path, complain=lambda _: None, gives_up_after_ms=60_000
+        )
+        await asyncio.sleep(50)
+        assert throttles(cluster) != {}
+        outcome, _ = await task
+        assert outcome is Outcome.GIVEN_UP
+        assert 60 <= cluster.loop.time() - before_s < 75
+        assert throttles(cluster) == {}
+
+    tell(story)
+
+
+def test_the_tool_that_watches_a_broker_is_gone_and_its_throttle_soon_too(tmp_path: Path) -> None:
+    """Killed, or out of reach: it renews no longer, and can let go of nothing."""
+    complaints: list[str] = []
+
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+        task = bootstrapping(cluster, admin, tmp_path, complain=complaints.append)
+        await asyncio.sleep(5)
+        assert throttles(cluster) == SET
+        for number in cluster.brokers:
+            cluster.network.cut(CLIENT, number)
+        task.cancel()
+        await until(lambda: throttles(cluster) == {}, within_s=HOLD_MS / 1_000 + 2)
+        assert isr_of(cluster) == [1], "it is as far behind as before"
+        outcome, ended = await task
+        assert (outcome, ended.problems) == (Outcome.STOPPED, ())
+        assert "the throttle ends by itself" in complaints[-1]
+        cluster.network.heal()
+
+    tell(story)
+
+
+def test_a_throttle_that_lapsed_is_taken_again(tmp_path: Path) -> None:
+    complaints: list[str] = []
+
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+        task = bootstrapping(cluster, admin, tmp_path, complain=complaints.append)
+        await asyncio.sleep(5)
+        for number in cluster.brokers:
+            cluster.network.cut(CLIENT, number)
+        await until(lambda: throttles(cluster) == {}, within_s=HOLD_MS / 1_000 + 2)
+        for number in cluster.brokers:
+            cluster.network.mend(CLIENT, number)
+        await until(lambda: throttles(cluster) == SET, within_s=60)
+        assert not task.done()
+        cluster.network.heal()
+        outcome, _ = await task
+        assert outcome is Outcome.CAUGHT_UP
+        assert throttles(cluster) == {}
+
+    tell(story)

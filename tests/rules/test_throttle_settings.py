@@ -1,0 +1,66 @@
+"""What a throttle sets, by hand-made examples."""
+
+from __future__ import annotations
+
+from insync.rules.move_plan import Move
+from insync.rules.throttle_lease import Configs, begin, end
+from insync.rules.throttle_settings import of_bootstrap, of_moves
+from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
+from insync.rules.values import BrokerId, PartitionId
+
+ONE, TWO, THREE, ALL = BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(-1)
+T0, T1, U0 = (("t", PartitionId(0)), ("t", PartitionId(1)), ("u", PartitionId(0)))
+
+
+def test_moves_are_throttled_on_the_brokers_named() -> None:
+    moving = {T0: Move(sources=frozenset({ONE, TWO}), destinations=frozenset({THREE}))}
+    found = of_moves(moving, bytes_per_s=10, brokers=[THREE, ONE])
+    assert found.rates == {
+        (1, LEADER_RATE): 10,
+        (1, FOLLOWER_RATE): 10,
+        (3, LEADER_RATE): 10,
+        (3, FOLLOWER_RATE): 10,
+    }
+    assert {name: str(each) for name, each in found.lists.items()} == {
+        ("t", LEADER_LIST): "0:1,0:2",
+        ("t", FOLLOWER_LIST): "0:3",
+    }
+    assert (found.brokers, found.topics) == ((1, 3), ("t",))
+
+
+def test_a_bootstrapping_broker_is_throttled_with_the_leaders_it_fetches_from() -> None:
+    """Nobody else's traffic: no follower rate on leaders, no leader rate on the broker."""
+    found = of_bootstrap({T0: ONE, T1: TWO, U0: None}, THREE, bytes_per_s=10, set_on=THREE)
+    assert found.rates == {(1, LEADER_RATE): 10, (2, LEADER_RATE): 10, (3, FOLLOWER_RATE): 10}
+    assert {name: str(each) for name, each in found.lists.items()} == {
+        ("t", LEADER_LIST): "0:1,1:2",
+        ("t", FOLLOWER_LIST): "0:3,1:3",
+        ("u", FOLLOWER_LIST): "0:3",
+    }
+
+
+def test_its_rate_may_have_to_be_set_elsewhere() -> None:
+    found = of_bootstrap({T0: ONE}, THREE, bytes_per_s=10, set_on=ALL)
+    assert found.rates == {(1, LEADER_RATE): 10, (-1, FOLLOWER_RATE): 10}
+
+
+def test_a_lease_of_it_gives_back_what_was_there_before() -> None:
+    before = Configs(
+        topics={"t": {LEADER_LIST: "7-7", "retention.ms": "1"}},
+        brokers={ONE: {LEADER_RATE: "77", FOLLOWER_RATE: "88"}},
+    )
+    throttle = of_bootstrap({T0: ONE}, THREE, bytes_per_s=10, set_on=THREE)
+    lease, change = begin(throttle, configs=before)
+    assert change.brokers == {
+        1: {LEADER_RATE: "10", FOLLOWER_RATE: "88"},
+        3: {FOLLOWER_RATE: "10"},
+    }
+    assert change.topics["t"] == {
+        LEADER_LIST: "0:1,7:7",
+        FOLLOWER_LIST: "0:3",
+        "retention.ms": "1",
+    }
+    assert lease.partitions == frozenset(), "no move decides when it ends"
+    after = end(lease, configs=change)
+    assert after.topics == before.topics
+    assert after.brokers == {**before.brokers, THREE: {}}
