@@ -563,6 +563,35 @@ def test_only_one_at_a_time_unless_it_is_additional_and_then_the_lease_grows() -
     play(story, brokers=4)
 
 
+def test_asked_again_after_a_lost_answer_it_is_the_same_request() -> None:
+    async def story(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO))
+        await node_of(cluster, 1).topics.grow("t", 2, [(1, 2)])
+        await client_of(cluster).append([b"x"])
+        cut_from_leader(cluster, 3)
+        asked = Move("t", 0, (3, 2))
+        first = await start_moves(cluster, asked, throttle=1000)
+        before = throttles(cluster)
+        assert await start_moves(cluster, asked, throttle=1000, of=2) == first
+        assert (throttles(cluster), len(leases(cluster))) == (before, 1)
+        others: list[tuple[tuple[Move, ...], int]] = [
+            ((asked,), 2000),
+            ((asked,), -1),
+            ((asked, Move("t", 1, (3, 2))), 1000),
+            ((Move("t", 0, (2, 3)),), 1000),
+            ((Move("t", 1, (2, 1)),), 1000),
+        ]
+        for moves_asked, throttle in others:
+            refused = await start_moves(cluster, *moves_asked, throttle=throttle, of=2)
+            assert refused.error == ErrorCode.reassignment_in_progress.value
+        assert throttles(cluster) == before
+        cluster.network.heal()
+        await until(lambda: not leases(cluster))
+        assert throttles(cluster) == {}
+
+    play(story)
+
+
 @pytest.mark.parametrize("by", ["StartMoves", "AlterPartitionReassignments"])
 def test_a_throttle_ends_with_a_cancelled_move(by: str) -> None:
     async def story(cluster: Cluster) -> None:

@@ -77,9 +77,8 @@ class StartMoves:
         self, request: wire.StartMoves
     ) -> tuple[dict[TopicPartition, PartitionState], tuple[MoveResult, ...]]:
         """The states that change, and what there is to say about each partition asked for."""
-        if not request.is_additional and any(move.replicas for move in request.partitions):
-            self._refuse_beside_others()
-        changed, results = {}, []
+        changed: dict[TopicPartition, PartitionState] = {}
+        results = []
         for move in request.partitions:
             key = (move.topic, move.partition)
             try:
@@ -94,16 +93,29 @@ class StartMoves:
             results.append(MoveResult(*key))
             if state != self._view.states[key]:
                 changed[key] = state
+        if not request.is_additional and any(move.replicas for move in request.partitions):
+            self._refuse_beside_others(request, changed)
         return changed, tuple(results)
 
-    def _refuse_beside_others(self) -> None:
-        moving = next((key for key, state in self._view.states.items() if state.is_moving), None)
-        if moving is not None:
+    def _refuse_beside_others(
+        self, request: wire.StartMoves, changed: dict[TopicPartition, PartitionState]
+    ) -> None:
+        """Unless they are just what is asked for: an answer was lost, and it is asked again."""
+        moving = [key for key, state in self._view.states.items() if state.is_moving]
+        asked = {(move.topic, move.partition) for move in request.partitions}
+        is_repeated = asked.issuperset(moving) and not changed and self._has_throttle_of(request)
+        if moving and not is_repeated:
             raise MoveRefused(
                 ErrorCode.reassignment_in_progress,
-                f"{moving[0]}-{moving[1]} is moving; wait for it, cancel it, or say that these "
-                "moves are additional",
+                f"{moving[0][0]}-{moving[0][1]} is moving; wait for it, cancel it, or say that "
+                "these moves are additional",
             )
+
+    def _has_throttle_of(self, request: wire.StartMoves) -> bool:
+        known, hold = self._known_lease()
+        rates = {} if known is None or hold is not None else decode_lease(known.value).rates
+        given = {str(request.throttle_bytes_per_s)} - {str(NO_THROTTLE)}
+        return given == {rate.value for rate in rates.values()}
 
     def _known_lease(self) -> tuple[Entry | None, Entry | None]:
         """The one there is, and the node by which a tool holds it."""
