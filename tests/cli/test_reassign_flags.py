@@ -12,6 +12,7 @@ from rich.console import Console
 
 from insync.cli import main as cli
 from insync.cli import move_view, quantities, reassign_lines
+from insync.cli.reassign import gives_up_after_ms
 from insync.client.admin import Move
 from insync.moves.progress import BrokerLook, Look
 from insync.moves.throttle import ALL_BROKERS, Ended
@@ -148,6 +149,16 @@ def test_flags_of_throttle(
     got, out, err = run(capsys, "throttle", *flags)
     assert (got, out) == (code, "")
     assert complaint in err
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "is_seen", "given_up_after_ms"),
+    [(None, True, None), (None, False, 30_000), (5_000, True, 5_000), (90_000, False, 90_000)],
+)
+def test_how_long_a_broker_that_is_down_is_waited_for(
+    timeout_ms: int | None, given_up_after_ms: int | None, *, is_seen: bool
+) -> None:
+    assert gives_up_after_ms(timeout_ms, 30, is_seen=is_seen) == given_up_after_ms
 
 
 def test_quantities_as_people_write_them() -> None:

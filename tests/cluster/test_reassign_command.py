@@ -33,24 +33,33 @@ def reassign(capsys: pytest.CaptureFixture[str], cluster: Cluster, *flags: str) 
     return json.loads(captured.out)
 
 
+def start_a_move(cluster: Cluster, plan: Path) -> tuple[list[str], int]:
+    """A topic with data, a plan for one replica of it to the broker that has none, and that one.
+
+    It is cut off from the others, so that nothing ends before we look. Returns the tool's command.
+    """
+    create_topic(cluster, TOPIC, partitions=1)
+    here = list(partitions_of(cluster, TOPIC)[0].replicas)
+    (other,) = set(cluster.brokers) - set(here)
+    moved = {"topic": TOPIC, "partition": 0, "replicas": [*here[:2], other]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+    for each in here:
+        cluster.cut(each, other)
+    flags = ["--execute", "--reassignment-json-file", str(plan), "--throttle", "1MB"]
+    command = [sys.executable, "-m", "insync", "reassign"]
+    command += ["--bootstrap-server", cluster.bootstrap, *flags, "--force", "--watch"]
+    return command, other
+
+
 def test_killed_and_the_throttle_goes_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Cluster(brokers=4, settings=SETTINGS) as cluster:
-        create_topic(cluster, TOPIC, partitions=1)
+        plan = tmp_path / "plan.json"
+        command, _ = start_a_move(cluster, plan)
         producer = Integers(cluster, TOPIC, partitions=1)
         producer.send(2_000)
         producer.flush()
-        here = list(partitions_of(cluster, TOPIC)[0].replicas)
-        (other,) = set(cluster.brokers) - set(here)
-        plan = tmp_path / "plan.json"
-        moved = {"topic": TOPIC, "partition": 0, "replicas": [*here[:2], other]}
-        plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
-        for each in here:
-            cluster.cut(each, other)  # so that nothing ends before we look
-        flags = ["--execute", "--reassignment-json-file", str(plan), "--throttle", "1MB"]
-        command = [sys.executable, "-m", "insync", "reassign"]
-        command += ["--bootstrap-server", cluster.bootstrap, *flags, "--force", "--watch"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as tool:
             try:
                 eventually(
@@ -130,3 +139,33 @@ def test_a_generated_plan_puts_replicas_in_different_racks_and_is_taken(
         assert {number: part.replicas for number, part in found.items()} == proposed
         assert generated()[:2] == ("MoveRatio: 0 (0 of 5 partitions, 0 B to copy)", proposed)
         check_nothing_lost(cluster, producer)
+
+
+def test_a_destination_dies_for_good_and_the_watch_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster(brokers=4, settings=SETTINGS) as cluster:
+        plan = tmp_path / "plan.json"
+        command, destination = start_a_move(cluster, plan)
+        command += ["--stuck-after", "2s"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tool:
+            try:
+                eventually(
+                    lambda: bool(reassign(capsys, cluster, "--list")), within_s=20, what="it moves"
+                )
+                cluster.kill(destination)
+                out, _ = tool.communicate(timeout=60)
+            finally:
+                tool.kill()
+        assert tool.returncode == 1
+        last = out.splitlines()[-1]
+        assert last.startswith(f"Given up: broker {destination} is down, and {TOPIC}-0 cannot move")
+        assert "start it" in last
+        assert "--cancel" in last
+        assert reassign(capsys, cluster, "--list"), "that is for whoever reads the line to decide"
+        reassign(capsys, cluster, "--cancel", "--reassignment-json-file", str(plan))
+        eventually(
+            lambda: reassign(capsys, cluster, "--sweep")["others"] == [],
+            within_s=10,
+            what="no throttle is left",
+        )

@@ -42,6 +42,7 @@ def asked(folder: Path, plan: Plan, **changed: Any) -> Asked:
         max_impact=None,
         measure_s=10,
         stuck_after_s=30,
+        gives_up_after_ms=None,
         state_directory=folder,
         as_json=True,
     )

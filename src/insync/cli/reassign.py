@@ -26,6 +26,7 @@ from insync.moves.plan_file import Plan, names_directories, parse_plan, parse_to
 from insync.rules.refusals import BadPlan, BadSetting
 
 TIMEOUT_MS: Final = 10_000
+STUCK_AFTER_S: Final = 30
 NO_THROTTLE: Final = "-1"
 
 
@@ -68,7 +69,7 @@ ACTIONS: Final[Mapping[str, _Action]] = {
     "--list": _Action(status),
     "--sweep": _Action(sweep, (), ("--force",)),
 }
-WATCH_ALONE: Final = _Action(execute, (), (FILE, "--stuck-after", "--watch"))
+WATCH_ALONE: Final = _Action(execute, (), (FILE, "--stuck-after", "--timeout", "--watch"))
 
 
 def register(on: typer.Typer) -> None:
@@ -134,7 +135,12 @@ def reassign(
         bool, typer.Option("--preserve-throttles", help="Leave throttles set.")
     ] = False,
     timeout: Annotated[
-        str | None, typer.Option(metavar="MS", help="How long the cluster may take to start.")
+        str | None,
+        typer.Option(
+            metavar="MS",
+            help="How long the cluster may take to start, and --watch waits for a broker that is "
+            "down (without a terminal: as long as --stuck-after).",
+        ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Execute outside the safe range; sweep all throttles.")
@@ -192,6 +198,13 @@ def reassign(
         )
     if max_impact is not None and network is None:
         raise WrongUsage("--max-impact is a part of the network; give --network too")
+    timeout_ms = None if timeout is None else quantities.milliseconds(timeout, flag="--timeout")
+    stuck_after_s = (
+        STUCK_AFTER_S
+        if stuck_after is None
+        else quantities.seconds(stuck_after, flag="--stuck-after")
+    )
+    is_seen = sys.stdout.isatty() and not as_json
     asked = Asked(
         bootstrap=bootstrap_server,
         plan=_plan(plan or reassignment_json_file),
@@ -201,12 +214,10 @@ def reassign(
         throttle_bytes_per_s=_throttle(throttle),
         is_additional=additional,
         preserves_throttles=preserve_throttles,
-        timeout_ms=TIMEOUT_MS
-        if timeout is None
-        else quantities.milliseconds(timeout, flag="--timeout"),
+        timeout_ms=timeout_ms or TIMEOUT_MS,
         force=force,
         starts=execute,
-        watches=sys.stdout.isatty() and not as_json if watch is None else watch,
+        watches=is_seen if watch is None else watch,
         finish_in_s=None
         if finish_in is None
         else quantities.seconds(finish_in, flag="--finish-in"),
@@ -217,14 +228,20 @@ def reassign(
         measure_s=10
         if measure_for is None
         else quantities.seconds(measure_for, flag="--measure-for"),
-        stuck_after_s=30
-        if stuck_after is None
-        else quantities.seconds(stuck_after, flag="--stuck-after"),
+        stuck_after_s=stuck_after_s,
+        gives_up_after_ms=gives_up_after_ms(timeout_ms, stuck_after_s, is_seen=is_seen),
         state_directory=state_directory(os.environ),
         as_json=as_json,
     )
     told = ask(bootstrap_server, command_config, lambda admin: action.do(admin, asked))
     return Answer(data=told.data, view=told.text, as_json=as_json, exit_code=told.exit_code)
+
+
+def gives_up_after_ms(timeout_ms: int | None, stuck_after_s: int, *, is_seen: bool) -> int | None:
+    """How long a broker that is down is waited for: a person who looks on decides that."""
+    if timeout_ms is not None:
+        return timeout_ms
+    return None if is_seen else stuck_after_s * 1_000
 
 
 def _chosen(chosen: Mapping[str, bool], flags: Mapping[str, bool]) -> _Action:

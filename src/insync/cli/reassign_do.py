@@ -24,7 +24,7 @@ from insync.moves.journal import JournalFile
 from insync.moves.plan_file import Plan, plan_json
 from insync.moves.progress import Look
 from insync.moves.throttle import Ended
-from insync.moves.watch import watch_moves
+from insync.moves.watch import WaitsForBroker, watch_moves
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.move_plan import moves as moving_by
 
@@ -50,6 +50,7 @@ class Asked:
     max_impact: Fraction | None
     measure_s: int
     stuck_after_s: int
+    gives_up_after_ms: int | None  # a broker that is down and does not return; None: never
     state_directory: Path
     as_json: bool
 
@@ -182,6 +183,17 @@ async def _watch(
                 complain=screen.complain,
                 clock_ms=monotonic_ms,
                 patience_ms=asked.stuck_after_s * 1_000,
+                gives_up_after_ms=asked.gives_up_after_ms,
+            )
+        except WaitsForBroker as waits:
+            return Told(
+                data={
+                    "interrupted": False,
+                    "last_look": None if last is None else move_view.data(last),
+                    "given_up": str(waits),
+                },
+                text=f"Given up: {waits}\n",
+                exit_code=1,
             )
         except asyncio.CancelledError:  # which is what Ctrl-C comes as
             return Told(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from insync.client import log_sizes
 from insync.client.admin import Admin, Partition
@@ -24,6 +25,10 @@ SETTLED_MS = 5_000
 
 Show = Callable[[Look], None]
 IsMoving = Callable[[Partition, BrokerId], bool]
+
+
+class WaitsForBroker(Refusal):
+    """What is left of the moves waits for brokers that are down."""
 
 
 def is_added(partition: Partition, broker: BrokerId) -> bool:
@@ -72,6 +77,19 @@ class Watch:
             silent=sizes.problems,
         )
         return self._history.add(sample)
+
+    def waits_only_for(self, cluster: ClusterNow) -> tuple[BrokerId, ...]:
+        """Brokers that are down and without which none of what is left gets on."""
+        down: set[BrokerId] = set()
+        for partition, broker in self._copies:
+            now = cluster.partitions.get(partition)
+            if now is None or not self._is_moving(now, broker) or broker in now.isr:
+                continue
+            needed = {broker} if now.leader is not None else {broker, *now.replicas}
+            if not needed - cluster.alive:
+                return ()
+            down |= needed - cluster.alive
+        return tuple(sorted(down))
 
     async def _sizes(self, cluster: ClusterNow) -> Sizes:
         wanted: dict[BrokerId, list[TopicPartition]] = {}
@@ -134,26 +152,52 @@ async def watch_moves(
     complain: Callable[[str], None],
     clock_ms: Callable[[], int],
     patience_ms: int = PATIENCE_MS,
+    gives_up_after_ms: int | None = None,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> ClusterNow:
     """Until none of these partitions moves any more; the cluster as it is then.
 
     A cluster that cannot be asked for a while is asked again: the move goes on without us. Brokers
     learn of a change one after the other, so an end that was not reached is looked at twice.
+    A broker that is down may return, and is waited for; `gives_up_after_ms` is for those who cannot
+    see that it does not, and refuses.
     """
     watch = Watch(admin, moving, clock_ms=clock_ms, patience_ms=patience_ms)
     at_rest_ms: int | None = None
+    waits_at_ms: int | None = None
     while True:
         try:
             cluster = await clusters.look(admin)
             if partitions & cluster.active.keys():
                 at_rest_ms = None
                 show(await watch.look(cluster))
+                down = watch.waits_only_for(cluster)
+                if not down:
+                    waits_at_ms = None
+                elif waits_at_ms is None:
+                    waits_at_ms = clock_ms()
+                elif (
+                    gives_up_after_ms is not None and clock_ms() >= waits_at_ms + gives_up_after_ms
+                ):
+                    raise WaitsForBroker(_waits_text(down, partitions & cluster.active.keys()))
             else:
+                waits_at_ms = None
                 at_rest_ms = clock_ms() if at_rest_ms is None else at_rest_ms
                 if is_reached(cluster) or clock_ms() >= at_rest_ms + SETTLED_MS:
                     show(await watch.look(cluster))
                     return cluster
+        except WaitsForBroker:
+            raise
         except Refusal as refusal:
             complain(str(refusal))
         await pause(LOOK_EVERY_S)
+
+
+def _waits_text(down: Sequence[BrokerId], partitions: AbstractSet[TopicPartition]) -> str:
+    topic, number = min(partitions)
+    more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+    brokers = ", ".join(str(each) for each in down)
+    return (
+        f"broker {brokers} is down, and {topic}-{number}{more} cannot move without it; start it "
+        "and follow the move with --watch, or cancel it with --cancel: either ends the throttle too"
+    )
