@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +82,36 @@ def latest_offset(cluster: Cluster, topic: str, partition: int) -> int:
     asked = TopicPartition(topic, partition)
     told = client.list_offsets({asked: OffsetSpec.latest()}, request_timeout=10)
     return int(told[asked].result(10).offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A node of the store as one step of a broker left it."""
+
+    revision: int
+    path: str
+    value: Any  # None: the step took it away
+
+
+def stored(cluster: Cluster, *paths: str) -> list[Stored]:
+    """What has become of these nodes since the cluster began, from the store's own file."""
+    file = cluster.folder / "metadata" / "metadata.sqlite"
+    query = "SELECT revision, path, value FROM changes ORDER BY number"
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        found = database.execute(query).fetchall()
+    return [
+        Stored(revision, path, None if value is None else json.loads(value))
+        for revision, path, value in found
+        if path in paths
+    ]
+
+
+def incarnations(cluster: Cluster) -> dict[int, int]:
+    """Which life of each broker is registered."""
+    latest = {
+        broker: stored(cluster, f"/brokers/ids/{broker}")[-1].value for broker in cluster.brokers
+    }
+    return {broker: value["incarnation"] for broker, value in latest.items() if value is not None}
 
 
 class IntegerProducer:

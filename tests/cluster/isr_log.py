@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from insync.testing.cluster import Cluster
 
@@ -11,6 +12,8 @@ from insync.testing.cluster import Cluster
 CHANGE = re.compile(r"\b(?!__)(\w\S*)-(\d+): ISR is now \S+: (.*)")
 LEAVES = re.compile(r"(\d+) leaves \(\S+, limit \d+ ms; due (at once|\d+ ms ago)\)")
 JOINS = re.compile(r"(\d+) joins .* lacks (\d+) messages")
+CAUGHT_UP = re.compile(r"(\d+) joins [^;]* caught up (\d+) ms ago")
+SAID_AT_CHARACTERS = len("2026-01-31 23:59:59,999")
 STALLED = re.compile(r"\b(?!__)(\w\S*)-(\d+): this leader stalled for (\d+) ms")
 
 
@@ -45,3 +48,25 @@ def joined(cluster: Cluster, who: int, broker: int | None = None) -> list[int]:
 
 def stalled_ms(cluster: Cluster, broker: int) -> list[int]:
     return [int(ms) for _, _, ms in STALLED.findall(log_of(cluster, broker))]
+
+
+def said_at_s(line: str) -> float:
+    """When a broker wrote a line of its log, in seconds since the epoch."""
+    return datetime.strptime(line[:SAID_AT_CHARACTERS], "%Y-%m-%d %H:%M:%S,%f").timestamp()
+
+
+def lines_of(cluster: Cluster, broker: int, *parts: str) -> list[str]:
+    """The lines of a broker's log that have all of these in them."""
+    lines = log_of(cluster, broker).splitlines()
+    return [line for line in lines if all(part in line for part in parts)]
+
+
+def caught_up_at_s(cluster: Cluster, who: int, broker: int) -> list[float]:
+    """When this broker held what its leader held, by its leader's word, each time it joined."""
+    return [
+        said_at_s(line) - int(ago_ms) / 1_000
+        for line in lines_of(cluster, broker, ": ISR is now ")
+        if CHANGE.search(line)
+        for joining, ago_ms in CAUGHT_UP.findall(line)
+        if int(joining) == who
+    ]

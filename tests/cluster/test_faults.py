@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from cluster_helpers import (
     check_nothing_lost,
     create_topic,
     eventually,
+    incarnations,
     partitions_of,
     read_all,
 )
@@ -22,6 +24,7 @@ from insync.testing.cluster import Cluster
 from insync.testing.control import CommandRefused
 
 LAG_MS = 2_000
+SESSION_MS = 2_500
 SETTINGS = {"replica.lag.time.max.ms": str(LAG_MS), "min.insync.replicas": "2"}
 
 pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=SETTINGS)]
@@ -249,7 +252,9 @@ def test_a_wall_clock_that_jumps_decides_nothing(cluster: Cluster, by_ms: int) -
     check_nothing_lost(cluster, producer)
 
 
+@pytest.mark.insync_cluster(settings={**SETTINGS, "broker.session.timeout.ms": str(SESSION_MS)})
 def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
+    """Nor the heartbeats of its broker: each read takes longer than its session would last."""
     create_topic(cluster, "orders", partitions=6)
     all_in_sync(cluster, "orders")
     producer = IntegerProducer(cluster, "orders", partitions=6)
@@ -259,7 +264,9 @@ def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
     same = next(
         p for p, each in partitions_of(cluster, "orders").items() if p and each.leader == leader
     )
-    cluster.slow_reads(leader, delay_ms=1_500, topic="orders", partition=0)
+    lives = incarnations(cluster)
+    before = {p: (each.leader, each.isrs) for p, each in partitions_of(cluster, "orders").items()}
+    cluster.slow_reads(leader, delay_ms=4 * SESSION_MS, topic="orders", partition=0)
     slow = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -268,16 +275,22 @@ def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
             **QUIET,
         }
     )
+    end_s = time.monotonic() + 2 * SESSION_MS / 1_000
     try:
         slow.assign([TopicPartition("orders", 0, 0)])
-        for _ in range(10):
-            slow.poll(0.05)
+        while time.monotonic() < end_s:
+            assert slow.poll(0.05) is None, "it is being read"
             began_s = time.monotonic()
             assert produce_one(cluster, "orders", same) is None
             read_all(cluster, "orders", {same: 100})
             assert time.monotonic() - began_s < 1
     finally:
         slow.close()
+    assert incarnations(cluster) == lives, "who lost its session would have registered again"
+    after = {p: (each.leader, each.isrs) for p, each in partitions_of(cluster, "orders").items()}
+    assert after == before
+    for each in cluster.brokers.values():
+        assert not re.search("lost its session|ended session", each.log.read_text())
 
 
 def test_a_restarted_broker_has_no_faults_and_neither_have_its_links(cluster: Cluster) -> None:

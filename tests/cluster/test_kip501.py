@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -9,24 +10,28 @@ import pytest
 from cluster_helpers import (
     QUIET,
     IntegerProducer,
+    admin,
     await_in_sync,
     check_all_is_well,
     check_nothing_lost,
     create_topic,
     eventually,
+    incarnations,
     leader_of,
     partitions_of,
 )
 from confluent_kafka import KafkaError, Producer
-from isr_log import left, log_of
+from isr_log import left, lines_of, log_of, said_at_s, stalled_ms
 
+from insync.cli import main as cli
 from insync.testing.cluster import Cluster
 
 LAG_MS = 1_500
+WAIT_MS = 200
 SLOW_MS = 5_000
 SETTINGS = {
     "replica.lag.time.max.ms": str(LAG_MS),
-    "replica.fetch.wait.max.ms": "200",
+    "replica.fetch.wait.max.ms": str(WAIT_MS),
     "broker.session.timeout.ms": "10000",
     "min.insync.replicas": "2",
     "log.segment.bytes": str(1 << 20),
@@ -50,7 +55,8 @@ def isr_of(cluster: Cluster) -> list[int]:
 
 
 def slow_leader(cluster: Cluster, *, read_ms: int = SLOW_MS) -> tuple[int, IntegerProducer]:
-    create_topic(cluster, "orders", partitions=1)
+    if "orders" not in admin(cluster).list_topics(timeout=10).topics:
+        create_topic(cluster, "orders", partitions=1)
     await_in_sync(cluster, "orders")
     producer = IntegerProducer(cluster, "orders", partitions=1)
     producer.send(100)
@@ -111,6 +117,52 @@ def test_on_no_live_follower_leaves_and_a_dead_one_does(insync_cluster: Cluster)
     check_nothing_lost(cluster, producer)
 
 
+@pytest.mark.insync_cluster(settings=SOLUTION_1)
+@pytest.mark.parametrize("gives_up_after_ms", [LAG_MS // 3, 2 * LAG_MS])
+def test_on_a_follower_whose_connection_alone_is_gone_leaves_on_its_deadline(
+    insync_cluster: Cluster, gives_up_after_ms: int
+) -> None:
+    """It lives and keeps its session. It hears no answer, closes, and does not find back.
+
+    Until it closes, its fetch holds it in, past the lag time too; then its deadline counts.
+    """
+    cluster = insync_cluster
+    create_topic(cluster, "orders", partitions=1)
+    await_in_sync(cluster, "orders")
+    lives, leader = incarnations(cluster), leader_of(cluster)
+    gone, stays = (broker for broker in cluster.brokers if broker != leader)
+    change_setting(cluster, gone, "replica.socket.timeout.ms", str(gives_up_after_ms - WAIT_MS))
+    _, producer = slow_leader(cluster, read_ms=60_000)
+    producer.send(5)  # both ask for it, and it is being read
+    time.sleep(0.05)
+    cluster.cut(leader, gone, one_way=True)
+    while_writing(producer, lambda: gone not in isr_of(cluster), what="it is out")
+    (gave_up,) = lines_of(cluster, gone, f"fetching from {leader}: ")[:1]
+    (out,) = lines_of(cluster, leader, "orders-0: ISR is now", f": {gone} leaves (")
+    (leaving,) = left(cluster)
+    assert leaving.broker == gone
+    tolerated_ms = 0.05 * LAG_MS + sum(stalled_ms(cluster, leader)) + 100
+    if gives_up_after_ms < LAG_MS:
+        assert leaving.late_ms <= tolerated_ms
+    else:
+        assert leaving.late_ms > 0, "held in until then"
+        assert 0 <= said_at_s(out) - said_at_s(gave_up) <= tolerated_ms / 1_000
+    assert sorted(isr_of(cluster)) == sorted([leader, stays])
+    assert leader_of(cluster) == leader
+    assert incarnations(cluster) == lives
+    assert not re.search("lost its session|ended session", log_of(cluster))
+    cluster.heal()
+    await_in_sync(cluster, "orders")
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+def change_setting(cluster: Cluster, broker: int, name: str, value: str) -> None:
+    bootstrap = f"127.0.0.1:{cluster.brokers[broker].port}"
+    flags = ["--alter", "--broker", str(broker), "--add-config", f"{name}={value}"]
+    assert cli.main(["configs", "--bootstrap-server", bootstrap, *flags]) == 0
+
+
 @pytest.mark.insync_cluster(settings=SOLUTION_2)
 def test_a_leader_that_reads_too_long_hands_over(insync_cluster: Cluster) -> None:
     cluster = insync_cluster
@@ -129,6 +181,36 @@ def test_a_leader_that_reads_too_long_hands_over(insync_cluster: Cluster) -> Non
     assert log_of(cluster).count(" resigns (") == 1
     cluster.heal()
     check_all_is_well(cluster, producer)
+
+
+@pytest.mark.insync_cluster(settings=SOLUTION_2 | {"broker.session.timeout.ms": "2500"})
+def test_who_handed_over_reads_where_to_cut_its_log_and_does_all_else_meanwhile(
+    insync_cluster: Cluster,
+) -> None:
+    """Each read takes longer than its session would last without heartbeats."""
+    cluster = insync_cluster
+    create_topic(cluster, "others", partitions=3)
+    await_in_sync(cluster, "others")
+    lives = incarnations(cluster)
+    old, producer = slow_leader(cluster, read_ms=8_000)
+    while_writing(
+        producer, lambda: bool(lines_of(cluster, old, "orders-0: cut from ")), what="it cuts"
+    )
+    beside = IntegerProducer(cluster, "others")
+    end_s = time.monotonic() + 4
+    while time.monotonic() < end_s:
+        began_s = time.monotonic()
+        beside.send(30)
+        beside.flush()  # on all brokers, each of which leads one
+        assert time.monotonic() - began_s < 1
+    assert incarnations(cluster) == lives
+    assert not re.search("lost its session|ended session", log_of(cluster))
+    assert [each.topic for each in left(cluster)].count("others") == 0
+    cluster.heal()
+    await_in_sync(cluster, "orders")
+    producer.flush()
+    check_all_is_well(cluster, producer)
+    check_all_is_well(cluster, beside)
 
 
 @pytest.mark.long

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storage_helpers import CONFIG, append, batch, open_log, read, read_all, stamped
+from storage_helpers import (
+    CONFIG,
+    append,
+    batch,
+    known_producers,
+    open_log,
+    read,
+    read_all,
+    stamped,
+)
 
 from insync.storage.disk import Buffer, DiskFile, RealDisk
 from insync.storage.errors import (
@@ -341,6 +350,14 @@ class BrokenDisk(MemoryDisk):
     def create(self, path: str) -> DiskFile:
         return BrokenFile(super().create(path), self)
 
+    def read_all(self, path: str) -> bytes:
+        self.check("read")
+        return super().read_all(path)
+
+    def read_tail(self, path: str, size: int) -> bytes:
+        self.check("read")
+        return super().read_tail(path, size)
+
 
 def test_a_torn_append_that_cannot_be_removed_fails_the_log() -> None:
     disk = BrokenDisk()
@@ -367,6 +384,65 @@ def test_a_truncation_that_breaks_off_fails_the_log() -> None:
         log.truncate_to(3)
     with pytest.raises(LogFailed):
         append(log, batch())
+
+
+def written_by_one(disk: MemoryDisk) -> Log:
+    """Three segments of an idempotent producer's batches, two records each."""
+    log = open_log(disk)
+    for number in range(20):
+        append(log, batch(2, size=50, timestamp_ms=number, producer=(7, 0, 2 * number)))
+    assert len(log.segment_bases) == 3
+    return log
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3, 14, 15, 27, 38, 39, 40, 50])
+def test_what_a_cut_takes_is_found_by_reading_and_the_cut_itself_reads_nothing(offset: int) -> None:
+    disk = BrokenDisk()
+    log = written_by_one(disk)
+    whole, known = read_all(log), log.producers.to_bytes()
+    cut = log.find_cut(offset)
+    assert (log.end, read_all(log), log.producers.to_bytes()) == (40, whole, known), "not yet"
+    disk.broken = {"read"}
+    assert log.cut(cut)
+    disk.broken = set()
+    assert log.end == min(40, offset - offset % 2)
+    assert read_all(log) == whole[: len(whole) * log.end // 40]
+    assert log.max_timestamp() == (None if log.end == 0 else (log.end // 2 - 1, log.end - 2))
+    append(log, batch(3, size=10))
+    told = read_all(log), known_producers(log.producers)
+    disk.crash()
+    again = open_log(disk)
+    assert (read_all(again), known_producers(again.producers)) == told, "as its batches tell it"
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda log: append(log, batch()),
+        lambda log: log.truncate_to(35),
+        lambda log: log.truncate_fully(40),
+        lambda log: log.delete_records_before(20),
+    ],
+)
+def test_a_cut_of_what_the_log_was_is_not_made(meanwhile: Callable[[Log], object]) -> None:
+    log = written_by_one(MemoryDisk())
+    cut = log.find_cut(31)
+    meanwhile(log)
+    end, left = log.end, read_all(log)
+    assert not log.cut(cut)
+    assert (log.end, read_all(log)) == (end, left)
+    assert log.truncate_to(31) == (log.end if end < 31 else min(end, max(log.start, 30)))
+
+
+def test_a_disk_that_cannot_be_read_leaves_the_log_as_it_was() -> None:
+    disk = BrokenDisk()
+    log = written_by_one(disk)
+    disk.broken = {"read"}
+    with pytest.raises(DiskError):
+        log.find_cut(31)
+    disk.broken = set()
+    assert not log.has_failed
+    assert log.truncate_to(31) == 30
 
 
 def test_what_is_not_in_memory_is_read_elsewhere() -> None:

@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from insync.broker.cluster_view import ClusterView
 from insync.broker.fetch_sessions import FIRST_EPOCH, NO_SESSION, next_epoch
 from insync.broker.quotas import Quota
+from insync.broker.reads import ReadPool
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.broker.settings import Settings
@@ -33,6 +34,7 @@ from insync.rules.epochs import EpochEnd, truncation
 from insync.rules.refusals import Refusal
 from insync.rules.throttling import Treatment, follower_is_in_sync
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
+from insync.storage.cutting import Cut
 from insync.storage.errors import StorageRefusal
 from insync.wire import hello
 from insync.wire.apis import Api
@@ -66,6 +68,7 @@ class FollowerFetchers:
         network: Network,
         secret: bytes,
         quota: Quota,
+        reads: ReadPool,
     ) -> None:
         self._broker = replicas.broker
         self._new_fetcher = partial(
@@ -76,6 +79,7 @@ class FollowerFetchers:
             network=network,
             secret=secret,
             quota=quota,
+            reads=reads,
         )
         self._fetchers: dict[BrokerId, _Fetcher] = {}
         self._fetcher_of: dict[tuple[str, int], BrokerId] = {}
@@ -124,6 +128,7 @@ class _Fetcher:
         network: Network,
         secret: bytes,
         quota: Quota,
+        reads: ReadPool,
     ) -> None:
         self._leader = leader
         self._replicas = replicas
@@ -132,11 +137,13 @@ class _Fetcher:
         self._network = network
         self._secret = secret
         self._quota = quota
+        self._reads = reads
         self._followed: dict[Place, Replica] = {}
         self._to_list: dict[Place, None] = {}  # what the leader has yet to hear
         self._to_forget: dict[Place, None] = {}
         self._listed: dict[Place, LeaderEpoch] = {}  # what it knows that we ask for
         self._resting: dict[Place, asyncio.TimerHandle] = {}  # had an error; asked for later
+        self._cutting: dict[Place, tuple[LeaderEpoch, asyncio.Future[Cut]]] = {}  # asked for after
         self._held_back: dict[Place, None] = {}  # by the quota; the next in turn first
         self._reserved: dict[Place, int] = {}  # bytes that were reserved to ask for it
         self._told: set[Place] = set()  # whose leader's watermark is known in this session
@@ -156,7 +163,7 @@ class _Fetcher:
             and (
                 place in self._to_list
                 or place in self._held_back
-                or self._listed.get(place) == replica.epoch
+                or replica.epoch in (self._listed.get(place), self._cutting.get(place, (None,))[0])
             )
         )
 
@@ -191,6 +198,7 @@ class _Fetcher:
         if rest is not None:
             rest.cancel()
         self._to_list.pop(place, None)
+        self._cutting.pop(place, None)
         self._held_back.pop(place, None)
         self._release(place)
         if place in self._listed:
@@ -210,7 +218,8 @@ class _Fetcher:
         self._told.clear()
         for place in list(self._reserved):
             self._release(place)
-        self._to_list = {place: None for place in self._followed if place not in self._resting}
+        waiting = self._resting.keys() | self._cutting.keys()
+        self._to_list = {place: None for place in self._followed if place not in waiting}
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -400,7 +409,8 @@ class _Fetcher:
         if part.records and self._quota.is_set:
             self._count(place, replica, len(part.records))
         # What an answer says of a partition we have changed our mind about is old.
-        if place in self._listed and place not in self._to_list:
+        is_old = place in self._to_list or place in self._cutting
+        if place in self._listed and not is_old:
             self._take(place, replica, part)
 
     def _poke(self) -> None:
@@ -491,10 +501,8 @@ class _Fetcher:
         try:
             match part.error:
                 case ErrorCode.none if part.diverging is not None:
-                    self._truncate(
-                        replica, EpochEnd(LeaderEpoch(part.diverging[0]), Offset(part.diverging[1]))
-                    )
-                    self._to_list[place] = None
+                    epoch, end = part.diverging
+                    self._truncate(place, replica, EpochEnd(LeaderEpoch(epoch), Offset(end)))
                 case ErrorCode.none:
                     if part.records:
                         self._to_list[place] = None
@@ -514,16 +522,44 @@ class _Fetcher:
             logger.warning("%s-%d: %s", *replica.key, refusal)
             self._let_rest(place, self._settings.integer("replica.fetch.backoff.ms"))
 
-    def _truncate(self, replica: Replica, leader_says: EpochEnd) -> None:
+    def _truncate(self, place: Place, replica: Replica, leader_says: EpochEnd) -> None:
+        log = replica.log
         cut = truncation(
-            replica.log.epochs,
-            log_end=Offset(replica.log.end),
+            log.epochs,
+            log_end=Offset(log.end),
             high_watermark=Offset(replica.high_watermark),
             leader_says=leader_says,
         )
-        logger.info("%s-%d: cut from %d to %d", *replica.key, replica.log.end, cut.to)
-        replica.log.truncate_to(max(cut.to, replica.log.start))
-        replica.high_watermark = min(replica.high_watermark, replica.log.end)
+        to = max(cut.to, log.start)
+        logger.info("%s-%d: cut from %d to %d", *replica.key, log.end, to)
+        if to >= log.end:
+            log.truncate_to(to)
+            replica.high_watermark = min(replica.high_watermark, log.end)
+            self._to_list[place] = None
+            return
+        # Where to cut takes reading, and a leader that handed over may have had a slow disk.
+        self._stop_asking_for(place)
+        finding = self._reads.submit(partial(log.find_cut, to))
+        self._cutting[place] = replica.epoch, finding
+        finding.add_done_callback(partial(self._cut, place, replica))
+
+    def _cut(self, place: Place, replica: Replica, finding: asyncio.Future[Cut]) -> None:
+        if finding.cancelled():
+            return
+        failure = finding.exception()
+        if place not in self._cutting or self._cutting[place][1] is not finding:
+            return  # something else has become of the replica meanwhile
+        del self._cutting[place]
+        try:
+            if failure is not None:
+                raise failure
+            if replica.log.cut(finding.result()):
+                replica.high_watermark = min(replica.high_watermark, replica.log.end)
+        except StorageRefusal as refusal:
+            logger.warning("%s-%d: %s", *replica.key, refusal)
+            self._let_rest(place, self._settings.integer("replica.fetch.backoff.ms"))
+        else:
+            self._ask_for(place)  # cut or not: the leader says what is left to do
 
     def _start_over(self, place: Place, replica: Replica, part: FetchedPartition) -> None:
         """The leader's log begins after our end: what is between was deleted by retention."""

@@ -154,6 +154,7 @@ class Node:
             network=world.network,
             secret=secret,
             quota=self.quotas.follower,
+            reads=world.reads,
         )
         self.quotas.take_rates(self.settings)
         self.quotas.take_lists(self.view.topic_configs, self.view.topic_configs)

@@ -28,6 +28,7 @@ from insync.storage.errors import CorruptFile
 
 INT32_MAX: Final = 2**31 - 1
 NO_TIMESTAMP: Final = -1
+NO_TIME: Final = (NO_TIMESTAMP, 0)
 
 _SUMMARY = Struct(">qqqqqqi")
 _CHECKSUMS = Struct(">II")  # of the entries, then of the summary and that
@@ -75,7 +76,7 @@ class SegmentIndex:
     def last_time(self) -> tuple[int, int]:
         """The largest indexed timestamp and the batch that has it."""
         if not self._times:
-            return NO_TIMESTAMP, 0
+            return NO_TIME
         return self._times[-1], self._time_offsets[len(self._times) - 1]
 
     def at_or_before(self, offset: int) -> int:
@@ -97,6 +98,12 @@ class SegmentIndex:
         """A relative offset before which every batch is older than `timestamp_ms`."""
         found = bisect_left(self._times, timestamp_ms)
         return self._time_offsets[found - 1] if found else 0
+
+    def before(self, end: int) -> tuple[int, tuple[int, int]]:
+        """`last_position` and `last_time` as they will be once it is cut at `end`."""
+        kept, timed = bisect_left(self._offsets, end), bisect_left(self._time_offsets, end)
+        last_time = (self._times[timed - 1], self._time_offsets[timed - 1]) if timed else NO_TIME
+        return self._positions[kept - 1] if kept else 0, last_time
 
     def cut(self, end: int) -> None:
         """Forget everything from the relative offset `end` on."""

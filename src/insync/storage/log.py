@@ -1,8 +1,9 @@
 """One partition's log: the segments in order, and what follows from their batches.
 
-Appends, truncation and retention run in one thread, the event loop's. A read that would block,
-and `flush`, may run in another: it sees the list of segments as it was, and starts again if the
-log was cut meanwhile. `_cuts` counts the beginnings and ends of cuts, so it is odd during one.
+Appends, cuts and retention run in one thread, the event loop's. A read that would block, finding
+out what a cut takes, and `flush` may run in another: it sees the list of segments as it was, and
+starts again if the log was cut meanwhile. `_cuts` counts the beginnings and ends of cuts, so it is
+odd during one.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
 from insync.rules.epochs import EpochHistory
 from insync.rules.values import LeaderEpoch, Offset
-from insync.storage import lookup, retention
+from insync.storage import cutting, lookup, retention
 from insync.storage.checkpoints import EPOCHS, LOG_START, write_epochs, write_offset
 from insync.storage.config import LogConfig
+from insync.storage.cutting import Cut
 from insync.storage.disk import Buffer, Disk
 from insync.storage.errors import (
     DiskError,
@@ -29,14 +31,7 @@ from insync.storage.errors import (
 )
 from insync.storage.files import FilePool
 from insync.storage.producers import Producers
-from insync.storage.recovery import (
-    Opened,
-    note_producers,
-    open_log,
-    producers_at,
-    snapshot_path,
-    with_epoch,
-)
+from insync.storage.recovery import Opened, open_log, snapshot_path, with_epoch
 from insync.storage.retention import DeletedSegment
 from insync.storage.segment import Segment
 from insync.wire.batches import BatchHeader, CorruptBatch, check, stamp, whole_batches
@@ -382,32 +377,61 @@ class Log:
     # Cutting
 
     def truncate_to(self, offset: int) -> int:
-        """Remove every batch with `offset` or a later one; return the new end."""
+        """Remove every batch with `offset` or a later one; return the new end. May block."""
+        is_cut = self.cut(self.find_cut(offset))
+        assert is_cut, "nobody else cuts this log or appends to it"
+        return self.end
+
+    def find_cut(self, offset: int) -> Cut:
+        """What it takes to remove every batch with `offset` or a later one. May block."""
+        while True:
+            cuts = self._cuts
+            try:
+                return self._find_cut(offset, cuts)
+            except Exception:
+                # While the log is cut in the other thread, anything here may go wrong.
+                if not self._was_cut_since(cuts):
+                    raise
+
+    def _find_cut(self, offset: int, cuts: int) -> Cut:
         self._check_usable()
-        if offset >= self.end:
+        segments, known = self._segments, list(self.producers.values())
+        of = (cuts, segments[-1].end)
+        if offset >= segments[-1].end:
+            return Cut(offset=offset, kept=segments, of=of)
+        cut, end = cutting.find(segments, offset, start=self.start, of=of)
+        if not cut.kept or all(entry.batches[-1].base_offset < end for entry in known):
+            return cut
+        seen_at_ms = max(entry.seen_at_ms for entry in known)
+        disk = self._files.disk
+        producers = cutting.producers_after(disk, self.path, cut, seen_at_ms=seen_at_ms)
+        return replace(cut, producers=producers)
+
+    def cut(self, cut: Cut) -> bool:
+        """Remove what was found to go, reading nothing; False if the log has changed since."""
+        self._check_usable()
+        if cut.of != (self._cuts, self.end):
+            return False
+        if cut.offset >= self.end:
             # An epoch that began at the end, as a leader that wrote nothing leaves it, goes all
             # the same: a follower would name it as its latest for ever, and be told to cut.
             self._store_epochs(self.epochs.cut_end(Offset(self.end)))
-            return self.end
-        if offset <= self.start:
-            self.truncate_fully(offset)
-            return self.end
-        kept = [segment for segment in self._segments if segment.base < offset]
-        if kept[-1].end > offset and kept[-1].locate_now(offset)[1] < self.start:
-            self.truncate_fully(self.start)  # the start lies inside the batch that has to go
-            return self.end
+            return True
+        if not cut.kept:
+            self.truncate_fully(cut.offset)
+            return True
         with self._all_or_failed():
             # The newest first: whatever a crash leaves is a prefix of the log.
-            for segment in reversed(self._segments[len(kept) :]):
+            for segment in reversed(self._segments[len(cut.kept) :]):
                 segment.remove()
-            kept[-1].let_go()
-            if kept[-1].end > offset:
-                kept[-1].cut(offset)
-            self._after_cut(kept)
-            if self.producers.reach(self.end):
-                self._rebuild_producers()
+            cut.kept[-1].let_go()
+            if cut.last is not None:
+                cut.kept[-1].cut(cut.last)
+            self._after_cut(list(cut.kept))
+            if cut.producers is not None:
+                self.producers = cut.producers
             self._store_epochs(self.epochs.cut_end(Offset(self.end)))
-        return self.end
+        return True
 
     def truncate_fully(self, new_start: int) -> None:
         """Remove everything; the next record will get offset `new_start`."""
@@ -471,15 +495,6 @@ class Log:
         self._segments = segments
         self._hints.clear()
         self.recovery_point = min(self.recovery_point, self.end)
-
-    def _rebuild_producers(self) -> None:
-        """Learn the producers again from what is left: a cut batch may have hidden older ones."""
-        seen_at_ms = max(entry.seen_at_ms for entry in self.producers.values())
-        number = len(self._segments) - 1
-        disk, segments = self._files.disk, self._segments
-        producers = producers_at(disk, self.path, segments, number, now_ms=seen_at_ms)
-        note_producers(producers, segments[-1], now_ms=seen_at_ms)
-        self.producers = producers
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:

@@ -121,10 +121,6 @@ class Producers:
         if len(self._entries) > PRODUCERS_MAX:
             del self._entries[next(iter(self._entries))]
 
-    def reach(self, offset: int) -> bool:
-        """Whether anything is remembered of `offset` or later ones."""
-        return any(entry.batches[-1].base_offset >= offset for entry in self._entries.values())
-
     def expire(self, *, now_ms: int, expiration_ms: int) -> None:
         """Forget producers silent for too long."""
         old = [

@@ -129,8 +129,10 @@ def producers_at(
     return producers
 
 
-def note_producers(producers: Producers, segment: Segment, *, now_ms: int) -> None:
-    for found in segment.sound_batches():
+def note_producers(
+    producers: Producers, segment: Segment, *, now_ms: int, until: int | None = None
+) -> None:
+    for found in segment.sound_batches(until=until):
         producers.note(found.header, base_offset=found.header.base_offset, now_ms=now_ms)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from insync.storage.disk import Buffer, DiskFile
@@ -40,6 +41,17 @@ UNKNOWN: Final = -1
 
 def file_stem(directory: str, base: int) -> str:
     return f"{directory}/{base:020d}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCut:
+    """A segment as a cut leaves it."""
+
+    index: SegmentIndex  # of the whole; it may have left memory meanwhile
+    position: int
+    end: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
 
 
 class Segment:
@@ -164,22 +176,29 @@ class Segment:
         disk.write_atomic(self.stem + OFFSETS, index.offsets_file(summary))
         self.has_news = False
 
-    def cut(self, offset: int) -> None:
-        """Remove every batch that holds `offset` or a later one."""
+    def find_cut(self, offset: int) -> SegmentCut:
+        """What is left without every batch that holds `offset` or a later one. May block."""
         index = self.index
         position, end = self.locate_now(offset)
+        known_position, (largest_ms, largest_offset) = index.before(end - self.base)
+        largest_offset += self.base
+        for found in walk(self.file, known_position, position):
+            if found.header.max_timestamp_ms > largest_ms:
+                largest_ms = found.header.max_timestamp_ms
+                largest_offset = found.header.base_offset
+        return SegmentCut(index, position, end, largest_ms, largest_offset)
+
+    def cut(self, cut: SegmentCut) -> None:
+        """Remove what was found to go, reading nothing."""
         self._files.forget_loaded(self)
+        self._index = cut.index
         for suffix in (OFFSETS, TIMES):
             self._files.disk.remove(self.stem + suffix)
-        self.file.truncate(position)
-        self.size, self.end, self.has_news = position, end, True
-        index.cut(end - self.base)
-        largest_ms, largest_offset = index.last_time
-        self.max_timestamp_ms, self.max_timestamp_offset = largest_ms, self.base + largest_offset
-        for found in walk(self.file, index.last_position, position):
-            if found.header.max_timestamp_ms > self.max_timestamp_ms:
-                self.max_timestamp_ms = found.header.max_timestamp_ms
-                self.max_timestamp_offset = found.header.base_offset
+        self.file.truncate(cut.position)
+        self.size, self.end, self.has_news = cut.position, cut.end, True
+        cut.index.cut(cut.end - self.base)
+        self.max_timestamp_ms = cut.max_timestamp_ms
+        self.max_timestamp_offset = cut.max_timestamp_offset
 
     def flush(self) -> None:
         self._files.flush(self.stem + LOG)
@@ -274,10 +293,14 @@ class Segment:
             self.created_ms = found.header.max_timestamp_ms
         self.note(index, found.header.base_offset, found.position, found.header.max_timestamp_ms)
 
-    def sound_batches(self, *, check_from: int | None = None) -> Iterator[Found]:
-        """The batches up to the first that cannot be right; CRCs only from an offset on."""
-        expected = self.base
-        for found in walk(self.file, 0, self.size, whole_from=check_from):
+    def sound_batches(
+        self, *, check_from: int | None = None, until: int | None = None
+    ) -> Iterator[Found]:
+        """The batches up to the first that cannot be right, or to a position; CRCs only from an
+        offset on.
+        """
+        expected, stop = self.base, self.size if until is None else until
+        for found in walk(self.file, 0, stop, whole_from=check_from):
             header = found.header
             # Neither offset nor epoch is under the CRC. Until logs are compacted, offsets leave
             # no gaps, so one that does is damage as surely as one that goes back.

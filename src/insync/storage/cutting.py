@@ -1,0 +1,52 @@
+"""What a cut would leave of a log: found out by reading, which may block, before anything changes.
+
+Finding it may run in another thread than the loop's. Making the cut reads nothing, and is refused
+if the log is no longer what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from insync.storage.disk import Disk
+from insync.storage.producers import Producers
+from insync.storage.recovery import note_producers, producers_at
+from insync.storage.segment import Segment, SegmentCut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """From `offset` on everything goes: whole segments, and the end of the last one kept."""
+
+    offset: int
+    kept: Sequence[Segment]  # none: the log is emptied, and begins at `offset`
+    last: SegmentCut | None = None  # None: the last one kept stays whole
+    producers: Producers | None = None  # None: nothing of them goes
+    of: tuple[int, int]  # cuts made before, and the end: what the log was
+
+
+def find(
+    segments: Sequence[Segment], offset: int, *, start: int, of: tuple[int, int]
+) -> tuple[Cut, int]:
+    """The cut without its producers, and the end that it leaves."""
+    if offset <= start:
+        return Cut(offset=offset, kept=(), of=of), offset
+    kept = [segment for segment in segments if segment.base < offset]
+    if kept[-1].end <= offset:
+        return Cut(offset=offset, kept=kept, of=of), kept[-1].end
+    if kept[-1] is not segments[-1]:
+        kept[-1].keep_loaded()
+    last = kept[-1].find_cut(offset)
+    if last.end < start:  # the start lies inside the batch that has to go
+        return Cut(offset=start, kept=(), of=of), start
+    return Cut(offset=offset, kept=kept, last=last, of=of), last.end
+
+
+def producers_after(disk: Disk, path: str, cut: Cut, *, seen_at_ms: int) -> Producers:
+    """Learned again from what is left: a batch that goes may have hidden older ones."""
+    kept = list(cut.kept)
+    producers = producers_at(disk, path, kept, len(kept) - 1, now_ms=seen_at_ms)
+    position = None if cut.last is None else cut.last.position
+    note_producers(producers, kept[-1], now_ms=seen_at_ms, until=position)
+    return producers
