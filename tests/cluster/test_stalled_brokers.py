@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
+from pathlib import Path
 from threading import Thread
 
 import pytest
 from cluster_helpers import (
     IntegerProducer,
+    Stored,
     await_in_sync,
     check_nothing_lost,
     create_topic,
     eventually,
+    incarnations,
     leader_of,
     partitions_of,
+    stored,
 )
-from isr_log import joined, left, log_of, stalled_ms
+from isr_log import caught_up_at_s, joined, left, log_of, stalled_ms
 from kio.schema.errors import ErrorCode
 from kio_client import KioClient
 from kio_requests import batch, create, produce
@@ -25,6 +30,8 @@ from insync.testing.cluster import Cluster
 
 LAG_MS = 1_500
 WAIT_MS = 100
+RESTARTS = 3
+STATE = "/brokers/topics/orders/partitions/0/state"
 SETTINGS = {
     "replica.lag.time.max.ms": str(LAG_MS),
     "replica.fetch.wait.max.ms": str(WAIT_MS),
@@ -210,18 +217,75 @@ def test_a_leader_that_stalls_most_of_the_time_resigns(insync_cluster: Cluster) 
 
 
 def test_a_broker_killed_and_back_at_once_rejoins_within_a_second(insync_cluster: Cluster) -> None:
+    """From the start of its process: Python, the log's recovery, registration, catching up.
+
+    Time in which it was ready to run and the machine ran something else is not its own.
+    """
     cluster = insync_cluster
     leader, producer = start(cluster)
     back = max(isr_of(cluster) - {leader})
     with Writing(producer):
-        cluster.kill(back)
-        cluster.restart(back)
-        ready_s = time.monotonic()
-        eventually(lambda: back in isr_of(cluster), within_s=10, what="it is in sync")
-        took_s = time.monotonic() - ready_s
-    assert took_s < 1.0
-    # A controller that sees its death and its return one after the other takes it out for each.
-    assert len(joined(cluster, back)) in (1, 2)
+        took_s = [kill_and_restart(cluster, leader, back) for _ in range(RESTARTS)]
+    assert statistics.median(took_s) <= 1.0, took_s
     assert left(cluster) == []
     producer.flush()
     check_nothing_lost(cluster, producer)
+
+
+def kept_waiting_s(pid: int) -> float:
+    """How long a process has waited for a processor; 0 where the kernel does not tell."""
+    file = Path(f"/proc/{pid}/schedstat")
+    return int(file.read_text().split()[1]) / 1e9 if file.exists() else 0.0
+
+
+def kill_and_restart(cluster: Cluster, leader: int, back: int) -> float:
+    """Returns the seconds of its own from the start of its process until it is in sync."""
+    log = cluster.brokers[back].log
+    said_before, steps_before = len(log.read_text()), len(steps(cluster, back))
+    times_joined = len(caught_up_at_s(cluster, back, leader))
+    cluster.kill(back)
+    began_s, began_at_s = time.monotonic(), time.time()
+    cluster.brokers[back].launch()
+    cluster.brokers[back].await_ready()
+    eventually(
+        lambda: len(caught_up_at_s(cluster, back, leader)) > times_joined,
+        within_s=10,
+        what="it is in sync",
+    )
+    took_s = time.monotonic() - began_s - kept_waiting_s(cluster.brokers[back].pid)
+    # A controller that learns of its death and its return at once takes it out for each.
+    eventually(lambda: is_at_rest(cluster, back), within_s=10, what="nothing more comes of it")
+    said = log.read_text()[said_before:]
+    assert f"broker {back} serves as incarnation {incarnations(cluster)[back]}\n" in said
+    assert not re.search("refused|cannot register|did not accept", said), said
+    caught_up_s = caught_up_at_s(cluster, back, leader)[times_joined:]
+    assert min(caught_up_s) >= began_at_s, "by what it fetched in this life, not in the last"
+    check_joined_anew(back, steps(cluster, back)[steps_before:])
+    return took_s
+
+
+def is_at_rest(cluster: Cluster, broker: int) -> bool:
+    """A controller has dealt with the life that it lives now, and it is in sync."""
+    latest = {each.path: each.value for each in steps(cluster, broker)}
+    registered, seen = latest[f"/brokers/ids/{broker}"], latest[f"/brokers/seen/{broker}"]
+    return registered["incarnation"] == seen and broker in latest[STATE]["isr"]
+
+
+def steps(cluster: Cluster, broker: int) -> list[Stored]:
+    return stored(cluster, f"/brokers/ids/{broker}", f"/brokers/seen/{broker}", STATE)
+
+
+def check_joined_anew(back: int, since_its_death: list[Stored]) -> None:
+    """By every step the store took: out with its former life, in only as the one it lives now."""
+    (registered,) = (
+        each.revision
+        for each in since_its_death
+        if each.path.startswith("/brokers/ids/") and each.value is not None
+    )
+    seen = min(each.revision for each in since_its_death if each.path.startswith("/brokers/seen/"))
+    isrs = [each for each in since_its_death if each.path == STATE]
+    assert back not in isrs[0].value["isr"]
+    assert isrs[0].revision <= seen, "no controller deals with a new life before the former is out"
+    joins = [each.revision for each in isrs if back in each.value["isr"]]
+    assert min(joins) > registered
+    assert len(joins) in (1, 2)

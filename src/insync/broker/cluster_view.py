@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -12,7 +13,7 @@ from insync.metadata import paths
 from insync.metadata.records import BrokerRecord, TopicRecord, decode_config, decode_state
 from insync.metadata.store import Change, Entry, MetadataStore
 from insync.rules.partition_state import PartitionState
-from insync.rules.values import BrokerId, Incarnation
+from insync.rules.values import UNKNOWN_INCARNATION, BrokerId, Incarnation
 
 TopicPartition = tuple[str, int]
 
@@ -34,6 +35,7 @@ class ClusterView:
         self.broker_configs: dict[BrokerId | None, dict[str, str]] = {}  # None: of all brokers
         self.controller: BrokerId | None = None
         self._certain_from_s = float("-inf")
+        self._next_news = asyncio.Event()
         # Told first, since the others act by settings: which topics' changed, or None: all may.
         self.config_listeners: list[Callable[[AbstractSet[str] | None], None]] = []
         self._changed_configs: set[str | None] = set()  # topics; None: a broker's
@@ -60,8 +62,17 @@ class ClusterView:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 
+    async def until_heard_of(self, broker: BrokerId, incarnation: Incarnation) -> None:
+        """A broker that just registered may call before the store has said so; it soon will."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEARNT_WITHIN_S):
+                while self.incarnations.get(broker, UNKNOWN_INCARNATION) < incarnation:
+                    await self._next_news.wait()
+
     def _on_changes(self, changes: Sequence[Change]) -> None:
         partitions, brokers_changed = self._apply(changes)
+        news, self._next_news = self._next_news, asyncio.Event()
+        news.set()
         self._tell_configs()
         for listener in self.listeners:
             listener(partitions, brokers_changed)

@@ -28,6 +28,7 @@ from insync.broker.settings import Settings
 from insync.broker.start_moves import StartMoves
 from insync.broker.topic_partitions import TopicPartitions
 from insync.broker.topics import TopicRefused, Topics, Wanted
+from insync.rules.values import BrokerId, Incarnation
 from insync.wire import hello, messages
 from insync.wire.apis import SUPPORTED, Api, is_supported
 
@@ -159,9 +160,17 @@ class Requests:
             request.proof, self._secret, nonce, request.broker_id, request.incarnation
         )
         if is_proven:
-            connection.broker = (request.broker_id, request.incarnation)
-        code = ErrorCode.none if is_proven else ErrorCode.cluster_authorization_failed
-        reply.send([hello.write_hello_response(hello.HelloResponse(code))])
+            self._answering.begin(reply, self._welcome(reply, request))
+        else:
+            code = ErrorCode.cluster_authorization_failed
+            reply.send([hello.write_hello_response(hello.HelloResponse(code))])
+
+    async def _welcome(self, reply: Reply, request: hello.HelloRequest) -> None:
+        broker, incarnation = BrokerId(request.broker_id), Incarnation(request.incarnation)
+        reply.connection.broker = (broker, incarnation)
+        # Whatever it asks next would be refused until then.
+        await self._view.until_heard_of(broker, incarnation)
+        reply.send([hello.write_hello_response(hello.HelloResponse(ErrorCode.none))])
 
     def _describe_cluster(self, request: Any, _version: int) -> answers.Values:
         if getattr(request, "endpoint_type", BROKERS) != BROKERS:
