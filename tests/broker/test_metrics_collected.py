@@ -8,9 +8,11 @@ from math import inf
 from random import Random
 
 import pytest
+from few_brokers import THREE, deadlines_of, isr_of, node_of, play, state_of, topic, until, write_on
 from one_broker import OneBroker, on_virtual_time
 from prometheus_client.parser import text_string_to_metric_families
 from simulated import SETTINGS
+from slow_leader import EXAMPLE, SOLUTION_1, SOLUTION_2, begin_a_slow_read
 
 from insync.broker.changes import Changes
 from insync.broker.metrics import DETAIL_MAX, Metrics
@@ -38,6 +40,7 @@ def metrics_of(node: Node) -> Metrics:
         awake=node.awake,
         changes=Changes(node.broker, node.world.store),
         quotas=node.quotas,
+        telemetry_drops=node.telemetry_drops,
     )
 
 
@@ -63,12 +66,6 @@ async def a_cluster(loop: VirtualLoop, topics: list[NewTopic]) -> Cluster:
             await admin.create_topic(topic)
     await asyncio.sleep(1)
     return cluster
-
-
-def node_of(cluster: Cluster, number: int) -> Node:
-    node = cluster.brokers[number].node
-    assert node is not None
-    return node
 
 
 def test_a_follower_that_is_cut_off_is_seen_until_it_leaves() -> None:
@@ -173,6 +170,97 @@ def test_stalls_are_counted() -> None:
         assert told["insync_stalled_seconds_total", ""] == pytest.approx(0.7, abs=0.1)
 
     on_virtual_time(story)
+
+
+def test_a_partition_below_its_minimum_is_told_until_it_has_enough_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, config={"min.insync.replicas": "3"})
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in cluster.brokers}
+
+        def told(number: int) -> tuple[float, float]:
+            found = samples(metrics[number])
+            under, at = (f"{SERVER}{name}minisrpartitioncount" for name in ("under", "at"))
+            return found[under, ""], found[at, ""]
+
+        assert (told(1), told(2)) == ((0, 1), (0, 0)), "whoever leads tells it"
+        writing = cluster.loop.create_task(write_on(cluster))
+        cluster.network.cut(1, THREE)
+        await until(lambda: isr_of(cluster) == [1, 2])
+        await asyncio.sleep(0.1)
+        assert (told(1), told(2)) == ((1, 0), (0, 0))
+        cluster.network.heal()
+        await until(lambda: isr_of(cluster) == [1, 2, 3])
+        await asyncio.sleep(0.1)
+        assert (told(1), told(2)) == ((0, 1), (0, 0))
+        writing.cancel()
+
+    play(scenario)
+
+
+READ_S = 15.0
+
+
+@pytest.mark.parametrize("settings", [EXAMPLE, SOLUTION_1], ids=["off", "on"])
+def test_a_slow_read_is_told_with_its_age_and_what_comes_of_it(settings: dict[str, str]) -> None:
+    """With KIP-501 a read that is pending is nobody's deadline; without it the deadline runs."""
+
+    async def scenario(cluster: Cluster) -> None:
+        began_ms = await begin_a_slow_read(cluster, read_s=READ_S)
+        metrics = metrics_of(node_of(cluster, 1))
+        due_ms = min(deadlines_of(cluster).values(), default=None)
+        assert (due_ms is None) == (settings == SOLUTION_1)
+        for _ in range(4):
+            await asyncio.sleep(2)
+            told, now_ms = samples(metrics), cluster.loop.clock_ms()
+            oldest_s = [told["insync_follower_pending_read_seconds", each] for each in "23"]
+            # Both asked within a moment of each other, and what asked first is the oldest.
+            assert max(oldest_s) == (now_ms - began_ms) / 1_000
+            assert max(oldest_s) - min(oldest_s) <= 0.1
+            assert [told["insync_follower_pending_reads", each] for each in "23"] == [1, 1]
+            left_s = inf if due_ms is None else (due_ms - now_ms) / 1_000
+            assert told["insync_next_eviction_seconds", ""] == left_s
+            assert told[f"{SERVER}underminisrpartitioncount", ""] == 0
+        await asyncio.sleep(READ_S - 8 - 1)  # the reads go on, and the limit of 10 s has passed
+        told = samples(metrics)
+        are_in = settings == SOLUTION_1
+        assert isr_of(cluster) == ([1, 2, 3] if are_in else [1])
+        assert told["insync_next_eviction_seconds", ""] == inf, "nobody is left to go"
+        assert told[f"{SERVER}underminisrpartitioncount", ""] == (0 if are_in else 1)
+        assert (told[f"{SERVER}isrshrinks_total", ""] == 0) == are_in
+        assert [told["insync_follower_pending_reads", each] for each in "23"] == [1, 1]
+        cluster.brokers[1].disk.is_cold = False
+        await until(lambda: isr_of(cluster) == [1, 2, 3])
+        await asyncio.sleep(2)
+        told = samples(metrics)
+        for name in ("insync_follower_pending_reads", "insync_follower_pending_read_seconds"):
+            assert [told[name, each] for each in "23"] == [0, 0]
+        assert told["insync_next_eviction_seconds", ""] == inf
+        assert told[f"{SERVER}underminisrpartitioncount", ""] == 0
+
+    play(scenario, settings=settings)
+
+
+def test_a_resignation_is_counted_where_it_happened_and_once() -> None:
+    """That leadership goes back to the preferred replica is none, of nobody."""
+
+    async def scenario(cluster: Cluster) -> None:
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in cluster.brokers}
+
+        def told() -> list[float]:
+            return [samples(each)["insync_resignations_total", ""] for each in metrics.values()]
+
+        await begin_a_slow_read(cluster, read_s=3)
+        assert told() == [0, 0, 0]
+        await until(lambda: state_of(cluster)["leader"] == 2)
+        await asyncio.sleep(0.1)
+        assert told() == [1, 0, 0]
+        cluster.brokers[1].disk.is_cold = False
+        await until(lambda: state_of(cluster)["leader"] == 1, within_s=70)
+        await asyncio.sleep(0.1)
+        assert told() == [1, 0, 0]
+
+    more = {"leader.resign.cooldown.ms": "8000", "leader.imbalance.check.interval.seconds": "1"}
+    play(scenario, settings=SOLUTION_2 | more)
 
 
 def test_a_resignation_is_told_from_other_changes_of_leader() -> None:

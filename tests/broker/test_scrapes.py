@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -11,8 +12,11 @@ from one_broker import OneBroker, on_virtual_time
 
 from insync.broker.scrapes import CONNECTIONS_MAX, FRESH_MS, PATIENCE_S, Scrapes
 from insync.sim.virtual_loop import VirtualLoop
+from insync.telemetry.schemas import TABLES
 
 CLIENT = 100
+INTERVAL_S = 60
+PRODUCED = 400
 GET = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
 
 
@@ -36,9 +40,11 @@ class Visitor(asyncio.Protocol):
 Visit = Callable[[bytes], Coroutine[Any, Any, tuple[Visitor, asyncio.Transport]]]
 
 
-def visiting(story: Callable[[VirtualLoop, OneBroker, Visit], Coroutine[Any, Any, None]]) -> None:
+def visiting(
+    story: Callable[[VirtualLoop, OneBroker, Visit], Coroutine[Any, Any, None]], **settings: str
+) -> None:
     async def whole(loop: VirtualLoop) -> None:
-        one = OneBroker(loop, metrics_port="9100", metrics_host="broker")
+        one = OneBroker(loop, metrics_port="9100", metrics_host="broker", **settings)
         await one.start(partitions=1)
 
         async def visit(sends: bytes) -> tuple[Visitor, asyncio.Transport]:
@@ -70,6 +76,51 @@ def test_what_is_asked_for_is_told() -> None:
         await visitor.ended
         assert visitor.status == 200
         assert visitor.received.endswith(b"\r\n\r\n")
+
+    visiting(story)
+
+
+def test_telemetry_that_found_no_room_is_told_by_its_table() -> None:
+    async def story(_loop: VirtualLoop, one: OneBroker, visit: Visit) -> None:
+        async def dropped() -> dict[bytes, float]:
+            visitor, _transport = await visit(GET)
+            await visitor.ended
+            told = re.findall(
+                rb'\ninsync_telemetry_dropped_rows_total{table="(\w+)"} (\S+)', visitor.received
+            )
+            return {table: float(rows) for table, rows in told}
+
+        nothing = {name.encode(): 0 for name in TABLES}
+        assert await dropped() == nothing
+        client = await one.client()
+        for _ in range(PRODUCED):
+            await client.produce(0, b"a")
+        assert one.node.publisher is not None
+        kept = len(one.node.publisher.recorder.rows["appends"])
+        assert kept < PRODUCED
+        await asyncio.sleep(1)
+        # Each append is a row, and so is the beginning of the leader's term.
+        lost = {**nothing, b"appends": PRODUCED + 1 - kept}
+        assert await dropped() == lost
+        await asyncio.sleep(INTERVAL_S)
+        await client.produce(0, b"there is room again")
+        await asyncio.sleep(1)
+        assert await dropped() == lost, "they stay lost, and no others are"
+
+    visiting(
+        story,
+        telemetry_enable="true",
+        telemetry_publish_interval_ms=str(INTERVAL_S * 1_000),
+        telemetry_buffer_bytes="65536",
+    )
+
+
+def test_who_records_nothing_loses_nothing() -> None:
+    async def story(_loop: VirtualLoop, _one: OneBroker, visit: Visit) -> None:
+        visitor, _transport = await visit(GET)
+        await visitor.ended
+        told = visitor.received.count(b"\ninsync_telemetry_dropped_rows_total{")
+        assert told == visitor.received.count(b"} 0.0\n") == len(TABLES)
 
     visiting(story)
 

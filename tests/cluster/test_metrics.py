@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from insync.testing.cluster import HOST, BrokerFailed, Cluster, free_ports
 
 pytestmark = pytest.mark.process
+INSYNC = Path(sys.executable).with_name("insync")
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OURS = re.compile(r"\b(?:kafka|insync|process)_[a-z_]+\b")
 
@@ -111,6 +114,81 @@ def test_a_follower_that_stops_is_told_and_counted(scraped: Scraped) -> None:
     producer.flush()
 
 
+def slow_topic(scraped: Scraped, name: str, **config: str) -> tuple[int, IntegerProducer]:
+    """A topic whose leader takes 5 s for each read, and something to be read; who leads it."""
+    cluster = scraped.cluster
+    given = {key.replace("_", "."): value for key, value in config.items()}
+    create_topic(cluster, name, partitions=1, config=given)
+    await_in_sync(cluster, name)
+    producer = IntegerProducer(cluster, name, partitions=1)
+    producer.send(50)
+    producer.flush()
+    leader = leader_of(cluster, name)
+    cluster.slow_reads(leader, delay_ms=5_000, topic=name, partition=0)
+    producer.send(50)
+    return leader, producer
+
+
+def test_a_read_that_takes_long_is_told_while_it_does(scraped: Scraped) -> None:
+    cluster = scraped.cluster
+    leader, producer = slow_topic(scraped, "slow", replica_lag_time_max_ms="60000")
+    followers = [str(broker) for broker in cluster.brokers if broker != leader]
+
+    def told(name: str) -> list[float]:
+        return [scraped.value(leader, name, follower=follower) for follower in followers]
+
+    try:
+        eventually(
+            lambda: min(told("insync_follower_pending_read_seconds")) > 1,
+            within_s=10,
+            what="both reads are told, and how long they take",
+        )
+        assert told("insync_follower_pending_reads") == [1, 1]
+        assert max(told("insync_follower_pending_read_seconds")) < 5.5
+        due_s = scraped.value(leader, "insync_next_eviction_seconds")
+        assert 50 < due_s < 59, "the limit of its topic, less what has passed"
+    finally:
+        cluster.heal()
+    producer.flush()
+    eventually(
+        lambda: (
+            told("insync_follower_pending_reads")
+            == told("insync_follower_pending_read_seconds")
+            == [0, 0]
+        ),
+        within_s=10,
+        what="nothing is pending",
+    )
+    assert producer.errors == []
+    await_in_sync(cluster, "slow")
+
+
+def test_a_leader_that_resigns_is_counted(scraped: Scraped) -> None:
+    """With KIP-501, 500 ms are as long as a leader may read."""
+    cluster = scraped.cluster
+    before = {broker: resignations(scraped, broker) for broker in cluster.brokers}
+    leader, producer = slow_topic(scraped, "handed-over", replica_in_sync_policy="pending-reads")
+    try:
+        eventually(
+            lambda: resignations(scraped, leader) == before[leader] + 1,
+            within_s=10,
+            what="it resigns, and that is counted",
+        )
+        eventually(
+            lambda: leader_of(cluster, "handed-over") != leader, within_s=5, what="another leads"
+        )
+    finally:
+        cluster.heal()
+    producer.flush()
+    after = {broker: resignations(scraped, broker) for broker in cluster.brokers}
+    assert after == {**before, leader: before[leader] + 1}
+    assert producer.errors == []
+
+
+def resignations(scraped: Scraped, broker: int) -> float:
+    return scraped.value(broker, "insync_resignations_total")
+
+
 def test_garbage_and_dawdlers_disturb_nobody(scraped: Scraped) -> None:
     port = scraped.ports[1]
     held = [socket.create_connection((HOST, port), timeout=10) for _ in range(100)]
@@ -133,16 +211,24 @@ def test_garbage_and_dawdlers_disturb_nobody(scraped: Scraped) -> None:
 
 
 def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+    """By the command that people run, and to whoever starts brokers for a test."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         cluster = Cluster(brokers=1, settings={"metrics.port": str(port)}, folder=tmp_path)
+        (broker,) = cluster.brokers.values()
+        command = [str(INSYNC), "broker", "--config", str(broker.config)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         expected = (
             f"cannot serve at {HOST}:{port}: .*in use; choose another address in metrics.port"
         )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(f"insync: {expected}\n", done.stderr)
         with pytest.raises(BrokerFailed, match=expected), cluster:
             pass
-        (broker,) = cluster.brokers.values()
         assert "Traceback" not in broker.log.read_text()
+    # Nothing that was refused is in the way of what comes.
+    with cluster:
+        pass
 
 
 # What is made for it.

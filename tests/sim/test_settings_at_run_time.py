@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import pytest
@@ -11,12 +11,15 @@ import pytest
 from insync.broker.replica import Replica
 from insync.client.admin import Admin, NewTopic
 from insync.client.admin_connections import Connections, Refused
+from insync.client.connection import ClientConnection
 from insync.rules import isr as isr_rules
 from insync.rules.values import BrokerId
 from insync.sim.clients import SimClient
 from insync.sim.cluster import Cluster
 from insync.sim.virtual_loop import VirtualLoop, virtual_time
+from insync.wire.apis import Api
 from insync.wire.configs import Resource
+from insync.wire.fetch import FetchRequest, read_fetch
 
 LAG, WAIT = "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
 FLAG = "follower.fetch.pending.reads.insync.enable"
@@ -217,6 +220,48 @@ def test_a_follower_asks_with_the_new_wait() -> None:
         usual = await asked_times(4)
         await world.set(Resource.BROKER, "3", replica_fetch_wait_max_ms="40")
         assert await asked_times(4) > 3 * usual
+
+    play(story)
+
+
+class Fetches:
+    """Every fetch that a broker sends, as it goes over the wire."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: dict[int, list[FetchRequest]] = {}
+        send = ClientConnection.send
+
+        def sending(
+            connection: ClientConnection, api: int, version: int, body: Sequence[bytes | memoryview]
+        ) -> asyncio.Future[memoryview | bytes]:
+            if api == Api.FETCH:
+                request = read_fetch(version, b"".join(body), 0)
+                self.sent.setdefault(request.replica_id, []).append(request)
+            return send(connection, api, version, body)
+
+        monkeypatch.setattr(ClientConnection, "send", sending)
+
+
+def test_a_follower_asks_for_as_much_as_it_may_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fetcher that runs, in the session it has: nothing is begun anew for it."""
+    fetches = Fetches(monkeypatch)
+
+    async def story(world: World) -> None:
+        usual = 10 * 1_024 * 1_024
+        assert {each.max_bytes for each in fetches.sent[3]} == {usual}
+        last = fetches.sent[3][-1]
+        await world.set(Resource.BROKER, "3", replica_fetch_response_max_bytes="5000")
+        fetches.sent.clear()
+        await asyncio.sleep(1)
+        assert {each.max_bytes for each in fetches.sent[3]} == {5_000}
+        assert {each.session_id for each in fetches.sent[3]} == {last.session_id}
+        assert {each.max_bytes for each in fetches.sent[2]} == {usual}
+        await world.admin.alter_configs(
+            Resource.BROKER, "3", given={}, deleted=["replica.fetch.response.max.bytes"]
+        )
+        fetches.sent.clear()
+        await asyncio.sleep(1)
+        assert {each.max_bytes for each in fetches.sent[3]} == {usual}
 
     play(story)
 

@@ -81,8 +81,10 @@ class Metrics(Collector):
         awake: Awake,
         changes: Changes,
         quotas: Quotas,
+        telemetry_drops: Mapping[str, int],
     ) -> None:
         self._quotas = quotas
+        self._telemetry_drops = telemetry_drops
         self._inbound = Inbound()
         self._replicas = replicas
         self._view = view
@@ -102,6 +104,7 @@ class Metrics(Collector):
         yield from self._of_traffic()
         yield from self._of_controller()
         yield from self._of_followers(sums, now_ms=now_ms)
+        yield from self._of_itself()
         yield from self._of_moves(sums, now_ms=now_ms)
 
     # Looking.
@@ -305,6 +308,9 @@ class Metrics(Collector):
             "Leaderships this broker gave up for being too slow.",
             self._changes.resignations,
         )
+
+    def _of_itself(self) -> Iterator[Metric]:
+        """How this broker fares, and what its record of itself lacks."""
         yield _counter("insync_stalls", "Times this broker did not run.", self._awake.stalls)
         yield _counter(
             "insync_stalled_seconds",
@@ -316,6 +322,14 @@ class Metrics(Collector):
             "Which life of this broker this is.",
             self._replicas.incarnation,
         )
+        dropped = CounterMetricFamily(
+            "insync_telemetry_dropped_rows",
+            "Rows of telemetry lost since the start: no room for them, or the topic refused.",
+            labels=("table",),
+        )
+        for table, rows in self._telemetry_drops.items():
+            dropped.add_metric((table,), rows)
+        yield dropped
 
     def _of_moves(self, sums: Sums, *, now_ms: int) -> Iterator[Metric]:
         """KIP-73's, each under the document's name; the rates under Kafka's as well."""

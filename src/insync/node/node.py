@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from random import Random
@@ -46,11 +46,13 @@ from insync.storage.directory import LogDirectory
 from insync.storage.disk import Disk
 from insync.storage.errors import StorageRefusal
 from insync.telemetry.recorder import Recorder
+from insync.telemetry.schemas import TABLES
 
 CHECKPOINT_INTERVAL_MS = 5_000
 SECRET_BITS = 256
 REGISTER_AGAIN_S = 0.1
 FREED_AFTER_S = 1.0
+NO_DROPS: Mapping[str, int] = dict.fromkeys(TABLES, 0)  # of a broker that records nothing
 
 logger = logging.getLogger(__name__)
 
@@ -272,6 +274,7 @@ class Node:
             awake=self.awake,
             changes=changes,
             quotas=self.quotas,
+            telemetry_drops=self.telemetry_drops,
         )
         scrapes = Scrapes(metrics.text, clock_ms=self.world.clock_ms)
         host = self.settings.text("metrics.host")
@@ -333,6 +336,11 @@ class Node:
         )
         recorder.settings({name: self.settings[name] for name in BROKER_SETTINGS}, now_ms=now_ms)
         return recorder
+
+    @property
+    def telemetry_drops(self) -> Mapping[str, int]:
+        """Rows lost since the start, by table; it grows as they are."""
+        return NO_DROPS if self.publisher is None else self.publisher.recorder.drops
 
     def _publisher(self, recorder: Recorder) -> Publisher:
         return Publisher(
