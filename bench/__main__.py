@@ -19,7 +19,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 
 from bench import report
 from bench.figures import FIGURES, Figure
-from bench.ratios import Samples
+from bench.ratios import Samples, as_many
 from bench.sides import APACHE_KAFKA, INSYNC, Contender
 from bench.trials import FULL, PAIRS_OF, QUICK, TRIALS, Duel, Scale, Seen, rival
 from insync.rules.refusals import Refusal
@@ -31,22 +31,23 @@ PAIRS_QUICK = 1
 
 @dataclass(slots=True)
 class Record:
-    """Everything seen so far: by side and figure, the value of each pair."""
+    """Everything seen so far: by side and figure, the values of each pair."""
 
-    values: dict[str, dict[str, dict[int, float]]] = field(
+    values: dict[str, dict[str, dict[int, Sequence[float]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(dict))
     )
     failures: list[str] = field(default_factory=list)
 
     def add(self, contender: Contender, pair: int, seen: Seen) -> None:
         for key, value in seen.items():
-            self.values[contender.name][key][pair] = value
+            self.values[contender.name][key][pair] = as_many(value)
 
     def samples(self) -> dict[str, Samples]:
         return {
             figure.key: Samples(
                 ours=self.values[INSYNC.name][figure.key],
                 theirs=self.values[rival(figure.trial).name][figure.key],
+                summary=figure.summary,
             )
             for figure in FIGURES
         }
@@ -118,8 +119,7 @@ def measure(record: Record, contests: Sequence[Contest], *, scale: Scale, consol
                     with failures_told(record, what, console):
                         seen = trial(contender, scale)
                         record.add(contender, pair, seen)
-                        told = (f"{key} {report.number(value)}" for key, value in seen.items())
-                        console.print(f"{what}: {', '.join(told)}", highlight=False)
+                        console.print(f"{what}: {report.line(seen)}", highlight=False)
                     progress.advance(task)
         for contest in contests:
             duel = TRIALS[contest.trial]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 
-from bench.ratios import AtLeast, AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach
+from bench.ratios import AtLeast, AtMost, JustShown, RatioAtLeast, RatioAtMost, Reach, Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,10 +15,13 @@ class Figure:
     title: str
     unit: str
     reach: Reach
+    summary: Summary  # of all that was seen in all pairs
 
 
-def _of(trial: str, key: str, title: str, unit: str, reach: Reach) -> Figure:
-    return Figure(key=key, trial=trial, title=title, unit=unit, reach=reach)
+def _of(
+    trial: str, key: str, title: str, unit: str, reach: Reach, *, summary: Summary = median
+) -> Figure:
+    return Figure(key=key, trial=trial, title=title, unit=unit, reach=reach, summary=summary)
 
 
 FIGURES = (
@@ -36,9 +40,18 @@ FIGURES = (
     _of("latency", "latency-p50", "latency at 1 MB/s, p50", "ms", JustShown()),
     _of("latency", "latency-p99", "latency at 1 MB/s, p99", "ms", RatioAtMost(0.2)),
     _of("failover", "failover", "next answer after kill -9 of the leader", "s", AtMost(1, "s")),
-    _of("eviction", "eviction-min", "stopped follower out, least", "limits", JustShown()),
+    _of(
+        "eviction",
+        "eviction-min",
+        "stopped follower out, least",
+        "limits",
+        JustShown(),
+        summary=min,
+    ),
     _of("eviction", "eviction", "stopped follower out, median", "limits", AtMost(1.05, "limits")),
-    _of("eviction", "eviction-max", "stopped follower out, most", "limits", JustShown()),
+    _of(
+        "eviction", "eviction-max", "stopped follower out, most", "limits", JustShown(), summary=max
+    ),
     _of(
         "throttle", "throttle-mean", "throttled move, mean rate", "quotas", AtLeast(0.95, "quotas")
     ),

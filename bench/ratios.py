@@ -1,4 +1,7 @@
-"""Medians per side, the median of pairwise ratios, and whether that is what was asked for.
+"""One value per side, the median of pairwise ratios, and whether that is what was asked for.
+
+What a side shows is the median of all it has seen, in whatever pair; of some figures the least or
+the most. A pair sees one value, or as many as it tried.
 
 A machine's speed drifts from minute to minute, for both sides alike. The two runs of one pair are
 neighbours in time, so their ratio holds much less of that drift than the ratio of two medians.
@@ -6,32 +9,45 @@ neighbours in time, so their ratio holds much less of that drift than the ratio 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
+Values = float | Sequence[float]
+Summary = Callable[[Sequence[float]], float]
+
+
+def as_many(values: Values) -> Sequence[float]:
+    return values if isinstance(values, Sequence) else [values]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """One figure as it was measured: by side, the value of each pair that has one."""
+    """One figure as it was measured: by side, the values of each pair that has any."""
 
-    ours: Mapping[int, float]
-    theirs: Mapping[int, float]
-
-    @property
-    def our_median(self) -> float | None:
-        return median(self.ours.values()) if self.ours else None
+    ours: Mapping[int, Sequence[float]]
+    theirs: Mapping[int, Sequence[float]]
+    summary: Summary = median
 
     @property
-    def their_median(self) -> float | None:
-        return median(self.theirs.values()) if self.theirs else None
+    def our_value(self) -> float | None:
+        return self._over_all(self.ours)
+
+    @property
+    def their_value(self) -> float | None:
+        return self._over_all(self.theirs)
+
+    def _over_all(self, by_pair: Mapping[int, Sequence[float]]) -> float | None:
+        values = [value for seen in by_pair.values() for value in seen]
+        return self.summary(values) if values else None
 
     @property
     def ratios(self) -> list[float]:
         """Ours over theirs, of pairs in which both were measured and theirs is not nothing."""
         both = sorted(self.ours.keys() & self.theirs.keys())
-        return [self.ours[pair] / self.theirs[pair] for pair in both if self.theirs[pair] > 0]
+        values = [(self.summary(self.ours[pair]), self.summary(self.theirs[pair])) for pair in both]
+        return [ours / theirs for ours, theirs in values if theirs > 0]
 
     @property
     def ratio(self) -> float | None:
@@ -47,13 +63,13 @@ class Reach(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """Of our own median, whatever the other side has."""
+    """Of our own value, whatever the other side has."""
 
     limit: float
     unit: str
 
     def is_met(self, samples: Samples) -> bool | None:
-        return None if samples.our_median is None else samples.our_median <= self.limit
+        return None if samples.our_value is None else samples.our_value <= self.limit
 
     def __str__(self) -> str:
         return f"<= {self.limit:g} {self.unit}"
@@ -61,13 +77,13 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Of our own median, whatever the other side has."""
+    """Of our own value, whatever the other side has."""
 
     limit: float
     unit: str
 
     def is_met(self, samples: Samples) -> bool | None:
-        return None if samples.our_median is None else samples.our_median >= self.limit
+        return None if samples.our_value is None else samples.our_value >= self.limit
 
     def __str__(self) -> str:
         return f">= {self.limit:g} {self.unit}"

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
-from bench.figures import Figure
-from bench.ratios import Samples
-from bench.trials import rival
+from bench.figures import FIGURES, Figure
+from bench.ratios import Samples, as_many
+from bench.trials import Seen, rival
 
 VERDICTS = {True: "[green]reached[/]", False: "[red]missed[/]", None: "-"}
 
@@ -26,8 +26,8 @@ def table(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> Table:
         spread = f"{min(of.ratios):.2f}-{max(of.ratios):.2f}" if of.ratios else "-"
         shown.add_row(
             figure.title,
-            number(of.our_median),
-            number(of.their_median),
+            number(of.our_value),
+            number(of.their_value),
             figure.unit,
             rival(figure.trial).title,
             "-" if of.ratio is None else f"{of.ratio:.2f}x",
@@ -43,6 +43,13 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+
+
+def line(seen: Seen) -> str:
+    """What one trial on one side came to."""
+    summaries = {figure.key: figure.summary for figure in FIGURES}
+    told = {key: summaries[key](as_many(value)) for key, value in seen.items()}
+    return ", ".join(f"{key} {number(value)}" for key, value in told.items())
 
 
 def machine() -> dict[str, Any]:
@@ -61,11 +68,11 @@ def as_json(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> list[d
             "key": figure.key,
             "title": figure.title.strip(),
             "unit": figure.unit,
-            "insync": dict(samples[figure.key].ours),
+            "insync": _by_pair(samples[figure.key].ours),
             "peer_is": rival(figure.trial).title,
-            "peer": dict(samples[figure.key].theirs),
-            "insync_median": samples[figure.key].our_median,
-            "peer_median": samples[figure.key].their_median,
+            "peer": _by_pair(samples[figure.key].theirs),
+            "insync_value": samples[figure.key].our_value,
+            "peer_value": samples[figure.key].their_value,
             "ratios": samples[figure.key].ratios,
             "ratio_median": samples[figure.key].ratio,
             "reach": str(figure.reach),
@@ -73,3 +80,7 @@ def as_json(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> list[d
         }
         for figure in figures
     ]
+
+
+def _by_pair(values: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
+    return {pair: list(seen) for pair, seen in values.items()}

@@ -103,6 +103,27 @@ def test_the_table_tells_medians_ratio_spread_and_verdict() -> None:
     assert rows["produce, 100 B"][-1] == "-", "what was not measured has no verdict"
 
 
+def test_stops_of_all_pairs_are_told_together() -> None:
+    """The most of 24 stops is the worst of them, not the middle one of three pairs' worst."""
+    names = ("eviction-min", "eviction", "eviction-max")
+    stops = {
+        INSYNC: [[1.0] * 7 + [1.2], [1.01] * 7 + [0.99], [1.03] * 8],
+        APACHE_KAFKA: [[1.1] * 4 + [1.5] * 4, [0.7] + [1.3] * 7, [1.4] * 8],
+    }
+    record = Record()
+    for contender, pairs in stops.items():
+        for pair, limits in enumerate(pairs):
+            record.add(contender, pair, dict.fromkeys(names, limits))
+    figures = [each for each in FIGURES if each.key in names]
+    told = {each["key"]: each for each in report.as_json(figures, record.samples())}
+    assert [told[name]["insync_value"] for name in names] == [0.99, 1.01, 1.2]
+    assert [told[name]["peer_value"] for name in names] == [0.7, 1.35, 1.5]
+    assert told["eviction"]["reached"]
+    assert told["eviction-max"]["insync"] == dict(enumerate(stops[INSYNC])), "every single one"
+    seen = dict.fromkeys(names, stops[INSYNC][0])
+    assert report.line(seen) == "eviction-min 1, eviction 1, eviction-max 1.2"
+
+
 def test_three_digits_that_mean_something() -> None:
     assert [report.number(value) for value in (None, 0.012345, 1.5, 99.96, 1234.5)] == (
         ["-", "0.0123", "1.5", "100", "1234"]
