@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[int, str, tuple[int, str, str | None], ErrorCode, str]]
     "unknown deleted": (TOPIC, "t", (DELETE, "zebra", None), ErrorCode.invalid_config, "zebra"),
     "a broker's": (TOPIC, "t", (SET, "node.id", "1"), ErrorCode.invalid_config, "no setting"),
     "range": (TOPIC, "t", (SET, "retention.ms", "-2"), ErrorCode.invalid_config, "between -1"),
-    "absurd": (BROKER, "", (SET, LAG, "9" * 5_000), ErrorCode.invalid_config, "whole number"),
+    "absurd": (BROKER, "", (SET, LAG, "9" * 5_000), ErrorCode.invalid_config, "5000 digits"),
     "nonsense": (BROKER, "1", (SET, LAG, "soon"), ErrorCode.invalid_config, "whole number"),
     "no value": (TOPIC, "t", (SET, "retention.ms", None), ErrorCode.invalid_request, "no value"),
     "static": (BROKER, "1", (SET, "node.id", "7"), ErrorCode.invalid_config, "at start only"),

@@ -39,7 +39,7 @@ def test_a_topic_overrides_by_its_own_name() -> None:
     [
         ({"num.partitions": "0"}, "between 1 and"),
         ({"num.partitions": "٣"}, "whole number"),
-        ({"num.partitions": "9" * 400}, "whole number"),
+        ({"num.partitions": "9" * 400}, "a number of 400 digits; it must be between 1"),
         ({"num.partitions": ""}, "whole number"),
         ({"auto.create.topics.enable": "yes"}, "use true or false"),
         ({"metadata.synchronous": "SOMETIMES"}, "use NORMAL or FULL"),

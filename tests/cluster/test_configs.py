@@ -33,6 +33,7 @@ from insync.testing.cluster import Cluster
 pytestmark = pytest.mark.process
 
 LAG, WAIT = "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
+POLICY, PROCESS_TIME = "replica.in.sync.policy", "follower.fetch.process.time.max.ms"
 Run = Callable[..., str]
 
 
@@ -115,6 +116,21 @@ def test_the_command_shows_and_changes(cluster: Cluster, configs: Run, tmp_path:
         (["--topic", "made", "--add-config", "retention.ms=-2"], "between -1 and"),
         (["--topic", "made", "--add-config", f"{LAG}=500"], "below replica.lag.time.max.ms (500)"),
         (["--topic", "missing", "--add-config", "retention.ms=1"], "no topic 'missing'"),
+        (["--topic", "missing", "--add-config", f"{POLICY}=true-lag"], "no topic 'missing'"),
+        (["--topic", "missing", "--add-config", f"{LAG}=900"], "no topic 'missing'"),
+        (["--topic", "made", "--add-config", f"{POLICY}=sometimes"], "use messages or lag-begin"),
+        (["--topic", "made", "--add-config", f"{POLICY}="], "use messages or lag-begin"),
+        (["--broker", "1", "--add-config", f"{POLICY}=Caught-Up"], "use messages or lag-begin"),
+        (["--broker-defaults", "--add-config", f"{POLICY}=no"], "use messages or lag-begin"),
+        (["--topic", "made", "--add-config", f"{LAG}=-1"], f"{LAG} is -1; it must be between 1"),
+        (["--broker", "2", "--add-config", f"{LAG}=-30000"], "it must be between 1 and"),
+        (["--broker", "2", "--add-config", f"{WAIT}=-1"], "it must be between 0 and"),
+        (["--broker-defaults", "--add-config", f"{PROCESS_TIME}=0"], "it must be between 1 and"),
+        (["--topic", "made", "--add-config", f"{LAG}=2147483648"], "between 1 and 2147483647"),
+        (["--topic", "made", "--add-config", f"{LAG}={'9' * 400}"], "is a number of 400 digits"),
+        (["--broker", "2", "--add-config", f"{LAG}=1e9"], "write a whole number"),
+        (["--broker", "2", "--add-config", f"{LAG}=soon"], "write a whole number"),
+        (["--topic", "made", "--add-config", "min.insync.replicas=0"], "between 1 and"),
         (["--topic", "made", "--delete-config", "retention.ms"], "Invalid config(s): retention.ms"),
         (["--broker", "1", "--add-config", "node.id=7"], "node.id is read at start only"),
         (["--broker", "1", "--add-config", f"{WAIT}=30000"], "idle followers would leave"),

@@ -8,13 +8,22 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_helpers import IntegerProducer, create_topic, eventually, leader_of, partitions_of
+from cluster_helpers import (
+    QUIET,
+    IntegerProducer,
+    create_topic,
+    eventually,
+    leader_of,
+    partitions_of,
+)
+from confluent_kafka import Producer
 
 from insync.cli import main as cli
 from insync.testing.cluster import HOST, Cluster, free_ports
@@ -55,7 +64,11 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         leader = leader_of(cluster)
         stopped = next(broker for broker in cluster.brokers if broker != leader)
         cluster.pause(stopped)
-        producer.send(500)
+        # Nobody waits for the stopped one: with acks=all only so many requests are under way.
+        hasty = Producer({"bootstrap.servers": cluster.bootstrap, "acks": 1, **QUIET})
+        for number in range(500):
+            hasty.produce("orders", str(number).encode(), partition=0)
+        assert hasty.flush(10) == 0
         code, told = look()
         assert code == 1, "one broker did not answer"
         assert not told["complete"]
@@ -79,7 +92,6 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         assert "lagging" in row["obstacles"]
         cluster.resume(stopped)
         eventually(all_level, within_s=20, what="both followers are level again")
-        producer.flush()
 
 
 def test_a_leader_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +111,32 @@ def test_a_leader_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> No
         assert cli.main(["replicas", "--bootstrap-server", others]) == 1
         shown = capsys.readouterr().out
         assert f"NOT COMPLETE: broker {first}: does not answer" in shown
+
+
+def test_a_cluster_of_which_one_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of three are dead, one of them asked first: the last one leads all, and knows all."""
+    with Cluster(settings={"broker.session.timeout.ms": "60000"}) as cluster:
+        create_topic(cluster, "orders", partitions=3)
+        left = max(cluster.brokers)
+        for broker in cluster.brokers:
+            if broker != left:
+                cluster.kill(broker)
+        found: dict[int, Any] = {}
+
+        def is_told() -> bool:
+            code, told = replicas(capsys, cluster.bootstrap)
+            found[code] = told
+            return code == 0 and {row["leader"] for row in told["followers"]} == {left}
+
+        eventually(is_told, within_s=20, what="the one that is left leads")
+        rows = found[0]["followers"]
+        assert len(rows) == 6
+        assert not any(row["in_sync"] for row in rows)
+        cluster.pause(left)
+        code, complaint = replicas(capsys, cluster.bootstrap)
+        assert code == 1
+        assert complaint.startswith("insync: ")
+        cluster.resume(left)
 
 
 def test_watching_ends_with_ctrl_c() -> None:
@@ -140,7 +178,14 @@ def test_what_cannot_be_asked_is_said_in_one_line(capsys: pytest.CaptureFixture[
     with no_broker() as port:
         code, complaint = replicas(capsys, f"{HOST}:{port}")
         assert code == 1
+        assert complaint.startswith("insync: ")
         assert f"{HOST}:{port}" in complaint
+    with socket.create_server((HOST, 0)) as mute:  # the system accepts, and nobody answers
+        port, began_s = mute.getsockname()[1], time.monotonic()
+        code, complaint = replicas(capsys, f"{HOST}:{port}")
+        assert code == 1
+        assert f"{HOST}:{port}" in complaint
+        assert time.monotonic() - began_s < 20
     with Cluster(brokers=1) as cluster:
         code, complaint = replicas(capsys, cluster.bootstrap, "--topic", "nothing")
         assert (code, complaint) == (1, "insync: topic 'nothing' does not exist\n")

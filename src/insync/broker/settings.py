@@ -91,14 +91,15 @@ class Setting:
 
     def _parse_int(self, text: str) -> int:
         digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) < len(str(LONG_MAX)) + 1):
+        if not (digits.isascii() and digits.isdigit()):
             raise BadSetting(f"{self.name} is {text!r}; write a whole number")
-        value = int(text)
-        if not self.minimum <= value <= self.maximum:
+        is_absurd = len(digits) > len(str(LONG_MAX))
+        if is_absurd or not self.minimum <= int(text) <= self.maximum:
+            shown = f"a number of {len(digits)} digits" if is_absurd else text
             raise BadSetting(
-                f"{self.name} is {value}; it must be between {self.minimum} and {self.maximum}"
+                f"{self.name} is {shown}; it must be between {self.minimum} and {self.maximum}"
             )
-        return value
+        return int(text)
 
 
 def _table(settings: Iterable[Setting]) -> dict[str, Setting]:
