@@ -6,14 +6,15 @@ be read: one partition and epoch at a time, one event after the other.
 - Rows take effect in the order of (time, seq): an append at `at_ms`, a fetch at `at_ms + read_ms`.
 - A deadline that falls into the same millisecond as an event comes first.
 - What the replay proposes is committed when the `isr` rows say so. A proposal that they do not
-  tell of came to nothing: its follower died, or the leader did.
+  tell of is `unheeded`, with how long the leader went on without it: a store takes a moment, and
+  may be out of reach until the leader's session ends; more than that has no excuse.
 - The watermark is the recorded one where it is higher: it also depends on which brokers lived.
 - A gap in `seq` ends what can be replayed of an epoch (`is_whole`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
@@ -55,6 +56,25 @@ class Decision:
         return self.topic, self.partition, self.leader_epoch, self.replica, self.change
 
 
+@dataclass(frozen=True, slots=True)
+class Unheeded:
+    """What the rules came to and no row tells of, up to the last time that they still did."""
+
+    decision: Decision
+    until_ms: int
+
+    @property
+    def lasted_ms(self) -> int:
+        return self.until_ms - self.decision.decided_at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    decisions: Sequence[Decision]
+    """Those that were committed, when the rules come to them."""
+    unheeded: Sequence[Unheeded]
+
+
 @dataclass(slots=True)
 class Epoch:
     """One partition under one leader, as the tables tell of it."""
@@ -87,29 +107,34 @@ def epochs(tables: Mapping[str, Iterable[Row]]) -> list[Epoch]:
 def recorded(epoch: Epoch) -> list[Decision]:
     """The leader's own decisions, in the order in which they were committed."""
     rows = sorted(epoch.isr, key=lambda row: (row["version"], row["replica"]))
-    return [_decision(epoch, row, row["decided_at_ms"]) for row in rows if _is_leaders(row)]
+    return [
+        _decision(epoch, row["replica"], row["change"], row["decided_at_ms"])
+        for row in rows
+        if _is_leaders(row)
+    ]
 
 
-def replay(epoch: Epoch, tables: Mapping[str, Rows]) -> list[Decision]:
-    """The decisions that the rules come to, of those that were committed."""
+def replay(epoch: Epoch, tables: Mapping[str, Rows]) -> Replayed:
+    """The decisions that the rules come to."""
     until = epoch.whole_until()
     if until is None:
-        return []
-    return _Replay(epoch, until, tables).decisions
+        return Replayed((), ())
+    done = _Replay(epoch, until, tables)
+    return Replayed(done.decisions, done.unheeded)
 
 
 def _is_leaders(row: Row) -> bool:
     return bool(row["decided_by"] == LEADER)
 
 
-def _decision(epoch: Epoch, row: Row, decided_at_ms: int) -> Decision:
+def _decision(epoch: Epoch, replica: int, change: str, decided_at_ms: int) -> Decision:
     topic, partition, leader_epoch, _ = epoch.key
     return Decision(
         topic=topic,
         partition=partition,
         leader_epoch=leader_epoch,
-        replica=row["replica"],
-        change=row["change"],
+        replica=replica,
+        change=change,
         decided_at_ms=decided_at_ms,
     )
 
@@ -117,6 +142,8 @@ def _decision(epoch: Epoch, row: Row, decided_at_ms: int) -> Decision:
 class _Replay:
     def __init__(self, epoch: Epoch, until: int, tables: Mapping[str, Rows]) -> None:
         self.decisions: list[Decision] = []
+        self.unheeded: list[Unheeded] = []
+        self._wanted: dict[tuple[int, str], tuple[int, int]] = {}  # in vain: since, last seen
         self._epoch = epoch
         self._leader = BrokerId(epoch.key[3])
         rows = sorted((*epoch.fetches, *epoch.appends), key=lambda row: row["seq"])[:until]
@@ -177,13 +204,17 @@ class _Replay:
         changes = [change for change in self._changes if change[0]["seq"] <= last + 1]
         events = [event for row in rows for event in _events(row)]
         began_at_ms = min(row["at_ms"] for row in self._epoch.appends)
-        for row in tables.get("stalls", ()):
-            ended_at_ms = row["at_ms"] + row["stall_ms"]
-            if row["broker"] == self._leader and ended_at_ms >= began_at_ms:
-                events.append((ended_at_ms, _STALLED, 0, row))
         # Before the row that has its number: so many the leader had seen.
         events += [(each[0]["at_ms"], _ROW, each[0]["seq"] - 0.5, each) for each in changes]
-        events += [(at_ms, _RULED, 0, None) for at_ms in self._ruled_at_ms(tables, began_at_ms)]
+        # Nobody knows how long it led after the last that it saw of this partition.
+        led_until_ms = max((event[0] for event in events), default=began_at_ms)
+        for row in tables.get("stalls", ()):
+            ended_at_ms = row["at_ms"] + row["stall_ms"]
+            is_while_leading = began_at_ms <= ended_at_ms and row["at_ms"] <= led_until_ms
+            if row["broker"] == self._leader and is_while_leading:
+                events.append((ended_at_ms, _STALLED, 0, row))
+        ruled = self._ruled_at_ms(tables, began_at_ms)
+        events += [(at_ms, _RULED, 0, None) for at_ms in ruled if at_ms <= led_until_ms]
         events.sort(key=lambda event: event[:3])
         for at_ms, kind, _, what in events:
             if kind == _STALLED:
@@ -204,6 +235,7 @@ class _Replay:
                 self._fetched(what, at_ms)
             else:
                 self._term = self._term.append(end=Offset(what["end_offset"]), now_ms=at_ms)
+        self._want_no_more(tuple(self._wanted))
 
     def _ruled_at_ms(self, tables: Mapping[str, Rows], began_at_ms: int) -> list[int]:
         scope = f"broker:{self._leader}/topic:{self._epoch.key[0]}"
@@ -215,12 +247,21 @@ class _Replay:
         while self._pending is None:
             due_ms = min(self._term.deadlines().values(), default=None)
             if due_ms is None or due_ms > now_ms:
+                self._want(SHRINK, (), since_ms=now_ms, now_ms=now_ms)
                 return
             # Who was level and silent is late the moment there is something it lacks.
             due_ms = max(due_ms, self._now_ms)
-            leaving = self._term.leaving(now_ms=due_ms)
+            leaving = self._term.leaving(now_ms=self._looked_at_ms(due_ms, now_ms))
             if not self._propose({(broker, SHRINK) for broker in leaving}, due_ms):
+                self._want(SHRINK, leaving, since_ms=due_ms, now_ms=now_ms)
                 return
+
+    def _looked_at_ms(self, due_ms: int, now_ms: int) -> int:
+        """A timer that was late found all who were due by then, and they left together."""
+        change = self._changes[0][0] if self._changes else None
+        if change is None or not _is_leaders(change):
+            return due_ms
+        return max(due_ms, min(change["decided_at_ms"], now_ms))
 
     def _stalled(self, stall: Stall) -> None:
         if is_stall(stall.length_ms, lag_time_max_ms=self._policy.lag_time_max_ms):
@@ -230,6 +271,7 @@ class _Replay:
 
     def _settle(self, change: list[Row], at_ms: int) -> None:
         self._pending = None
+        self._want_no_more(tuple(self._wanted))
         if change in self._changes:
             self._changes.remove(change)
         after = frozenset(BrokerId(broker) for broker in change[0]["isr_after"])
@@ -271,11 +313,15 @@ class _Replay:
             self._term = self._term.fetch(follower, fetch)
         else:
             return
-        known = Offset(max(self._term.high_watermark, row["high_watermark"] or 0))
+        if row["high_watermark"] is None:
+            return  # told by its session for the rule's sake: it asked for nothing here
+        known = Offset(max(self._term.high_watermark, row["high_watermark"]))
         self._term = replace(self._term, high_watermark=known)
         is_member = follower in isr_rules.committed(self._term.isr)
-        if not is_member and not self._term.obstacles(follower, now_ms=at_ms):
-            self._propose({(follower, EXPAND)}, at_ms)
+        if is_member or self._term.obstacles(follower, now_ms=at_ms):
+            self._want_no_more({(follower, EXPAND)} & self._wanted.keys())
+        elif not self._propose({(follower, EXPAND)}, at_ms):
+            self._want(EXPAND, (follower,), since_ms=at_ms, now_ms=at_ms)
 
     # Decisions.
 
@@ -289,13 +335,32 @@ class _Replay:
         if {(row["replica"], row["change"]) for row in change} != wanted:
             return False
         self._pending = self._changes.pop(0)
-        self.decisions += [_decision(self._epoch, row, at_ms) for row in change]
+        self.decisions += [
+            _decision(self._epoch, row["replica"], row["change"], at_ms) for row in change
+        ]
         brokers = {broker for broker, _ in wanted}
         if change[0]["change"] == SHRINK:
             self._term = self._term.propose_leave(brokers)
         else:
             self._term = self._term.propose_join(brokers.pop())
         return True
+
+    def _want(
+        self, change: str, replicas: Collection[BrokerId], *, since_ms: int, now_ms: int
+    ) -> None:
+        """The rules come to this, and no row tells of it."""
+        if change == SHRINK:
+            late = {(broker, SHRINK) for broker in replicas}
+            self._want_no_more({key for key in self._wanted.keys() - late if key[1] == SHRINK})
+        for broker in replicas:
+            first_ms, _ = self._wanted.get((broker, change), (since_ms, since_ms))
+            self._wanted[broker, change] = first_ms, now_ms
+
+    def _want_no_more(self, keys: Iterable[tuple[int, str]]) -> None:
+        for replica, change in sorted(keys):
+            since_ms, until_ms = self._wanted.pop((replica, change))
+            decision = _decision(self._epoch, replica, change, since_ms)
+            self.unheeded.append(Unheeded(decision, until_ms))
 
 
 def _events(row: Row) -> list[tuple[int, int, float, Any]]:
