@@ -44,6 +44,7 @@ from insync.rules.throttling import Treatment
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.storage.errors import OffsetOutOfRange, StorageRefusal
 from insync.storage.log import ReadResult, WouldBlock
+from insync.telemetry.recorder import PartitionRecord
 from insync.telemetry.schemas import DIVERGING, ERROR
 from insync.wire.fetch import (
     FetchedPartition,
@@ -200,8 +201,10 @@ class Attempt:
         self._parsed_at_ms = fetch.replicas.clock_ms()
         self._wanted_at_ms: dict[Interest, int] = {}
         self._is_late = request.max_wait_ms <= 0
+        self._has_waited = False
         self._is_done = False
         self._reads_under_way = 0
+        self._idle: list[PartitionRecord] = []  # what is written down with how long this waits
 
     def look(self) -> None:
         """Read what there is, and answer if it is enough."""
@@ -245,6 +248,7 @@ class Attempt:
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._request.max_wait_ms / 1_000, self._time_is_up)
+        self._has_waited = True
         self._reader.waiting = self
 
     def _time_is_up(self) -> None:
@@ -258,8 +262,17 @@ class Attempt:
             self._timer.cancel()
         if self._reader.waiting is self:
             self._reader.waiting = None
+        if self._reader.follower is not None:
+            self._note_wait(self._reader.follower)
         if self._reader.session_id == NO_SESSION:
             self._reader.let_go()
+
+    def _note_wait(self, follower: BrokerId) -> None:
+        wait_ms = self._fetch.replicas.clock_ms() - self._parsed_at_ms
+        if self._has_waited:
+            self._reader.waited(wait_ms)
+        for record in self._idle:
+            record.waited(follower, wait_ms)
 
     # Reading.
 
@@ -390,6 +403,8 @@ class Attempt:
             size_bytes=size_bytes,
             is_held_back=interest.is_held_back,
         )
+        if found.record is not None and not interest.is_behind:
+            self._idle.append(found.record)
         self._reader.hold((interest.topic, asked.partition), found)
 
     def _note_refused(self, found: Replica, asked: FetchPartition, outcome: str) -> None:

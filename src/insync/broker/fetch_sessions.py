@@ -191,10 +191,15 @@ class Reader:
         self.fetched_at_ms = now_ms
         runs = self.runs
         if runs and now_ms - runs[-1][1] <= max_wait_ms + MERGED_GAP_MS:
-            first_ms, _, count = runs[-1]
-            runs[-1] = (first_ms, now_ms, count + 1)
+            first_ms, _, count, wait_ms = runs[-1]
+            runs[-1] = (first_ms, now_ms, count + 1, wait_ms)
         else:
-            runs.append((now_ms, now_ms, 1))
+            runs.append((now_ms, now_ms, 1, 0))
+
+    def waited(self, wait_ms: int) -> None:
+        """The last request did, for as long."""
+        first_ms, last_ms, count, before_ms = self.runs[-1]
+        self.runs[-1] = (first_ms, last_ms, count, before_ms + wait_ms)
 
     def ask(self, request: FetchRequest) -> None:
         """Take in what a request lists and forgets."""

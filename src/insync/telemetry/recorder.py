@@ -44,7 +44,11 @@ from insync.telemetry.schemas import (
 ROW_BYTES: Final = 256
 """What a row takes in memory, about: a tuple of numbers, most of them small or shared."""
 
-Run = tuple[int, int, int]  # requests of a session close together: first, last, how many
+# Where the columns of an idle fetch's row are that change while it is kept.
+_OFFSET, _HIGH_WATERMARK, _WAIT_MS, _REPEATS, _LAST_AT_MS = 4, 6, 10, 13, 14
+
+Run = tuple[int, int, int, int]
+"""Requests of a session close together: first, last, how many, how long they waited in all."""
 Row = Sequence[Any]  # whose it is, then the columns that are not its partition's own
 
 
@@ -218,6 +222,13 @@ class PartitionRecord(Place):
             if self._idle:
                 self._idle.pop(follower, None)
 
+    def waited(self, follower: int, wait_ms: int) -> None:
+        """How long its idle fetch waited for more, unless its row is on its way already."""
+        if self._idle_round == self._recorder.round:
+            row = self._idle.get(follower)
+            if row is not None:
+                row[_WAIT_MS] = (row[_WAIT_MS] or 0) + wait_ms
+
     def _is_merged(
         self, follower: int, offset: int, high_watermark: int, at_ms: int, within_ms: int
     ) -> bool:
@@ -227,13 +238,13 @@ class PartitionRecord(Place):
         last = self._idle.pop(follower, None)
         if (
             last is None
-            or last[4] != offset
-            or last[6] != high_watermark
-            or not last[14] < at_ms <= last[14] + within_ms + MERGED_GAP_MS
+            or last[_OFFSET] != offset
+            or last[_HIGH_WATERMARK] != high_watermark
+            or not last[_LAST_AT_MS] < at_ms <= last[_LAST_AT_MS] + within_ms + MERGED_GAP_MS
         ):
             return False
-        last[13] += 1
-        last[14] = at_ms
+        last[_REPEATS] += 1
+        last[_LAST_AT_MS] = at_ms
         self._idle[follower] = last
         return True
 
@@ -248,12 +259,14 @@ class PartitionRecord(Place):
             return
         self._carried[follower] = until_ms
         self._idle.pop(follower, None)
-        runs = [part for run in session.runs if (part := _after(run, since_ms)) is not None]
+        runs: list[tuple[int, int, int, int | None]] = [
+            part for run in session.runs if (part := _after(run, since_ms)) is not None
+        ]
         # The watermark of those moments is not known any more.
-        for first_ms, last_ms, repeats in runs or [(until_ms, until_ms, 1)]:
+        for first_ms, last_ms, repeats, wait_ms in runs or [(until_ms, until_ms, 1, None)]:
             row = (
                 self, first_ms, self._next(), follower, known.end, term.end, None,
-                known.log_start, 0, 0, None, OK, False, repeats, last_ms,
+                known.log_start, 0, 0, wait_ms, OK, False, repeats, last_ms,
             )  # fmt: skip
             self._recorder.add(FETCHES.name, row)
 
@@ -334,11 +347,11 @@ def by_controller(
 
 def _after(run: Run, since_ms: int) -> Run | None:
     """The part of a run that is later; how many that were is told by their even spacing."""
-    first_ms, last_ms, count = run
+    first_ms, last_ms, count, wait_ms = run
     if last_ms <= since_ms:
         return None
     if first_ms > since_ms or count == 1:
         return run
     gap_ms = max(1, (last_ms - first_ms) // (count - 1))
     later = max(1, min(count, (last_ms - since_ms - 1) // gap_ms + 1))
-    return last_ms - (later - 1) * gap_ms, last_ms, later
+    return last_ms - (later - 1) * gap_ms, last_ms, later, wait_ms * later // count

@@ -261,7 +261,8 @@ class _Replay:
         change = self._changes[0][0] if self._changes else None
         if change is None or not _is_leaders(change):
             return due_ms
-        return max(due_ms, min(change["decided_at_ms"], now_ms))
+        decided_at_ms: int = change["decided_at_ms"]
+        return max(due_ms, min(decided_at_ms, now_ms))
 
     def _stalled(self, stall: Stall) -> None:
         if is_stall(stall.length_ms, lag_time_max_ms=self._policy.lag_time_max_ms):
