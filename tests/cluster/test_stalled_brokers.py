@@ -122,8 +122,10 @@ def test_a_follower_that_stopped_meanwhile_leaves_in_bounded_time(insync_cluster
     check_nothing_lost(cluster, producer)
 
 
+@pytest.mark.insync_cluster(settings=SETTINGS | {"replica.lag.time.max.ms": "2000"})
 def test_eviction_is_on_the_deadline_under_load(insync_cluster: Cluster) -> None:
-    """The bounds here are for a machine with other work; `make bench` measures."""
+    """A gap in the leader's loop that is over a twentieth of this limit is a recorded stall."""
+    limit_ms = 2_000
     cluster = insync_cluster
     leader, producer = start(cluster)
     stops = 4
@@ -134,7 +136,7 @@ def test_eviction_is_on_the_deadline_under_load(insync_cluster: Cluster) -> None
     late_ms = [each.late_ms for each in left(cluster, leader)]
     assert len(late_ms) == stops
     assert statistics.median(late_ms) <= 50
-    assert max(late_ms) <= 0.05 * LAG_MS + sum(stalled_ms(cluster, leader)) + 100
+    assert max(late_ms) <= 0.05 * limit_ms + sum(stalled_ms(cluster, leader))
     producer.flush()
     check_nothing_lost(cluster, producer)
 
