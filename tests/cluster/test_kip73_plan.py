@@ -39,9 +39,10 @@ MB = 1_000_000
 QUOTA = 4 * MB
 INBOUND = 1 * MB
 TRIES = 3
-# What a bucket holds when the first fetch comes some time after the quota was set. Short moves as
-# these show it; in the document's, of minutes and hours, it is nothing.
+# What a bucket holds when the first fetch comes some time after the quota was set. A move that is
+# short enough for `make test` shows it; the others keep the bounds without.
 BURST_S = 0.5
+SHORT_S = 20.0
 MESSAGE_BYTES = 5_000
 SETTINGS = {
     "replica.fetch.max.bytes": "32768",
@@ -177,13 +178,17 @@ class Timing:
     started_s: float = 0.0  # of which the destination was not a broker yet
 
     @property
+    def burst_s(self) -> float:
+        return BURST_S if self.document_s < SHORT_S else 0.0
+
+    @property
     def is_within_quota(self) -> bool:
-        return self.document_s / (self.took_s + BURST_S) <= 1.05
+        return self.document_s / (self.took_s + self.burst_s) <= 1.05
 
     @property
     def is_in_time(self) -> bool:
-        took_s = self.took_s - self.started_s
-        is_as_estimated = 0.95 * self.estimated_s - BURST_S <= took_s <= 1.15 * self.estimated_s
+        took_s, least_s = self.took_s - self.started_s, 0.95 * self.estimated_s - self.burst_s
+        is_as_estimated = least_s <= took_s <= 1.15 * self.estimated_s
         return took_s <= self.document_s / 0.95 and is_as_estimated
 
 
@@ -269,10 +274,10 @@ def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
         pytest.param(ONE_TO_THE_OTHER, 40, 0, id="one-to-the-other"),
         pytest.param(TWO_TO_ONE, 30, INBOUND, id="two-to-one-producing"),
         pytest.param(
-            ONE_TO_THE_OTHER, 60, INBOUND, id="one-to-the-other-producing", marks=pytest.mark.long
+            ONE_TO_THE_OTHER, 90, INBOUND, id="one-to-the-other-producing", marks=pytest.mark.long
         ),
         pytest.param(
-            ONE_TO_THE_OTHER_TWO, 60, 0, id="one-to-the-other-two", marks=pytest.mark.long
+            ONE_TO_THE_OTHER_TWO, 100, 0, id="one-to-the-other-two", marks=pytest.mark.long
         ),
         pytest.param(
             ONE_TO_THE_OTHER_TWO,
@@ -281,7 +286,7 @@ def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
             id="one-to-the-other-two-producing",
             marks=pytest.mark.long,
         ),
-        pytest.param(TWO_TO_ONE, 60, 0, id="two-to-one", marks=pytest.mark.long),
+        pytest.param(TWO_TO_ONE, 100, 0, id="two-to-one", marks=pytest.mark.long),
     ],
 )
 def test_replicas_move_at_the_rate_the_quota_dictates(
@@ -306,7 +311,7 @@ def bootstrap_under_throttle(inbound: int) -> Timing:
     with Cluster(brokers=2, settings=SETTINGS, with_faults=False) as cluster:
         client = admin(cluster)
         create(cluster, scenario)
-        fill(cluster, 60 * MB)
+        fill(cluster, 100 * MB)
         cluster.kill(2)
         for folder in (cluster.folder / "broker-2").glob(f"{TOPIC}-*"):
             shutil.rmtree(folder)
