@@ -112,3 +112,28 @@ def test_who_began_an_epoch_out_of_sync_is_not_taken_for_one_that_was_in() -> No
     assert expected["t", 0, 0][0]["shrinks"] == 2
     for stretch in (1, 2, STRETCH):
         assert dict(by_kernel(tables, asked, stretch=stretch)) == expected
+
+
+def test_who_held_the_watermark_may_let_go_of_it_in_a_stall() -> None:
+    """Then the other that comes to where it was is not close enough to join any more."""
+    named = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
+    appended = [(0, 0, 4), (101, 4, 10), (281, 10, 11)]  # time, base, end
+    fetched = [(0, 3, 3, 3), (101, 2, 0, 4), (281, 3, 4, 11)]  # time, who, offset, leader's end
+    tables: Tables = {
+        "appends": [
+            named | {"at_ms": at, "base_offset": base, "end_offset": end}
+            for at, base, end in appended
+        ],
+        "fetches": [
+            named
+            | {"at_ms": at, "follower": who, "offset": offset, "read_ms": 0, "outcome": "ok"}
+            | {"leader_end_low": end, "leader_end_high": end, "repeats": 1, "last_at_ms": at}
+            for at, who, offset, end in fetched
+        ],
+        "stalls": [{"broker": 1, "at_ms": 0, "stall_ms": 250}],
+    }
+    asked = Asked(policies=["lag-begin"], lag_time_max_ms=[60], fetch_wait_max_ms=50)
+    expected = dict(by_rules(tables, asked))
+    assert expected["t", 0, 0][0]["expands"] == 0
+    for stretch in (1, STRETCH):
+        assert dict(by_kernel(tables, asked, stretch=stretch)) == expected

@@ -255,6 +255,17 @@ def test_a_gap_that_began_before_the_last_work_moves_nothing_into_the_future() -
     assert term.log.append_times.first_past_ms(Offset(0)) == 6_000
 
 
+def test_who_lets_go_of_the_watermark_while_its_leader_stands_still_does_so_at_once() -> None:
+    """Outside and close by KIP-16's code, then silent past what a stall forgives: nobody else looks
+    until the next fetch or append, and a producer may wait for it."""
+    term = leadership(members=(LEADER,), policy=LagBegin(lag_time_max_ms=3_000))
+    term = fetched(term.append(end=Offset(5), now_ms=1_000), THIRD, 2, at_ms=1_001)
+    term = term.append(end=Offset(9), now_ms=1_002)
+    assert term.high_watermark == 5
+    assert term.stalled(Stall(began_at_ms=1_100, ended_at_ms=4_000)).high_watermark == 5
+    assert term.stalled(Stall(began_at_ms=1_100, ended_at_ms=9_000)).high_watermark == 9
+
+
 def test_a_move_adds_and_drops_replicas_within_an_epoch() -> None:
     newcomer = BrokerId(4)
     term = leadership(members=(LEADER, SECOND)).append(end=Offset(5), now_ms=0)

@@ -508,6 +508,7 @@ def stalled(
     g[G_STALLED] += length
     g[G_DRAINED] = ended
     time_passes(f, g, p, v, ended)
+    advance_watermark(f, g, p, entries)
     set_all_due(f, g, p, entries)
 
 

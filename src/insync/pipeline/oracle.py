@@ -394,7 +394,9 @@ class _Term:
             self._tell(broker)
             self._told_ms[broker] = stall.ended_at_ms
         self._of.time_passes(stall.ended_at_ms)
+        before = self._rules.high_watermark
         self._rules = self._rules.stalled(stall)
+        self._note_watermark(before)
 
         def later(at_ms: int) -> int:
             return min(at_ms + stall.length_ms, stall.ended_at_ms)

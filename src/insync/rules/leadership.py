@@ -259,12 +259,14 @@ class Leadership:
         append_times = self.log.append_times.later_by(
             stall.length_ms, not_after_ms=stall.ended_at_ms
         )
-        return replace(
+        later = replace(
             self,
             log=replace(self.log, append_times=append_times),
             followers=followers,
             drained_at_ms=stall.ended_at_ms,
         )
+        # Who held the watermark from outside may have let go of it meanwhile: nobody looked then.
+        return later.with_watermark(now_ms=stall.ended_at_ms)
 
     def drained(self, *, now_ms: int) -> Leadership:
         """All that waited in the sockets during a stall has been read."""
