@@ -137,3 +137,36 @@ def test_who_held_the_watermark_may_let_go_of_it_in_a_stall() -> None:
     assert expected["t", 0, 0][0]["expands"] == 0
     for stretch in (1, STRETCH):
         assert dict(by_kernel(tables, asked, stretch=stretch)) == expected
+
+
+def test_what_a_second_leader_of_an_epoch_tells_is_left_out() -> None:
+    """Also where it gave its rows the numbers that the first leader's have."""
+    named = {"topic": "t", "partition": 0, "leader_epoch": 0}
+    own = [(0, 0, 0, 5), (1_500, 4, 5, 6)]  # time, seq, base, end
+    fetched = [(10, 1, 0), (20, 2, 5), (1_510, 5, 5), (1_520, 6, 6)]  # time, seq, offset
+    # As if the follower had never come, and as if more had been written.
+    others, other_fetches = [(15, 4, 5, 50)], [(12, 2, 0), (1_200, 6, 0)]
+
+    def tables(leaders: dict[int, Any]) -> Tables:
+        found: Tables = {"appends": [], "fetches": []}
+        for leader, (appends, fetches) in leaders.items():
+            row = named | {"leader": leader}
+            found["appends"] += [
+                row | {"at_ms": at, "seq": seq, "base_offset": base, "end_offset": end}
+                for at, seq, base, end in appends
+            ]
+            found["fetches"] += [
+                row
+                | {"at_ms": at, "seq": seq, "follower": 2, "offset": offset, "read_ms": 0}
+                | {"leader_end_low": 5, "leader_end_high": 5, "outcome": "ok"}
+                | {"repeats": 1, "last_at_ms": at}
+                for at, seq, offset in fetches
+            ]
+        return found
+
+    asked = Asked(policies=["caught-up"], lag_time_max_ms=[900])
+    alone = dict(by_kernel(tables({4: (own, fetched)}), asked))
+    assert alone == dict(by_rules(tables({4: (own, fetched)}), asked))
+    both = tables({4: (own, fetched), 1: (others, other_fetches)})
+    assert dict(by_kernel(both, asked)) == alone
+    assert dict(by_rules(both, asked)) == alone

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from insync.pipeline.compiling import compiled, inlined, inner
-from insync.pipeline.events import (
+from insync.pipeline.ordering import (
     E_AT,
     E_KIND,
     E_MISSING,
@@ -128,7 +128,7 @@ def mark(
         own = slice(epochs[epoch, O_APPEND], epochs[epoch, O_PAST_APPENDS])
         append_times, ends = append_at[own], append_ends[own]
         leader, start = epochs[epoch, O_LEADER], epochs[epoch, O_START]
-        began = events[E_TIME, event]
+        began = events[event, E_TIME]
         now, end, watermark, blocked_since = began, start, start, NONE
         appends = reads = 0
         for one in range(len(f)):
@@ -146,24 +146,24 @@ def mark(
                 m = marks[count]
                 note(m, facts[count], f, event, now, end, watermark, blocked_since, appends)
                 next_mark = event + stretch
-            now = events[E_TIME, event]
-            kind = events[E_KIND, event]
+            now = events[event, E_TIME]
+            kind = events[event, E_KIND]
             if kind == FETCH:
-                one = events[E_WHO, event]
-                offset, at = events[E_OFFSET, event], events[E_AT, event]
+                one = events[event, E_WHO]
+                offset, at = events[event, E_OFFSET], events[event, E_AT]
                 lacked = Lacked(append_times, appends, start, began)
                 measure(m, f, one, now, end, lacked, least)
                 reads -= at != now
                 held_it = f[one, F_END] <= watermark and f[one, F_END] != offset
                 missing = first_missing(ends, f[one, F_MISSING], offset)
-                events[E_MISSING, event] = missing
-                fetched(f, one, now, at, offset, events[E_POSITION, event], missing)
+                events[event, E_MISSING] = missing
+                fetched(f, one, now, at, offset, events[event, E_POSITION], missing)
                 f[one, F_TOLD] = f[one, F_LAST_FETCH] = now
                 if held_it:
                     lowest = lowest_end(f, leader, end)
                     watermark, blocked_since = raised(watermark, blocked_since, lowest, end, now)
             elif kind == APPEND:
-                offset = events[E_OFFSET, event]
+                offset = events[event, E_OFFSET]
                 if offset > end:
                     lacked = Lacked(append_times, appends, start, began)
                     for one in range(len(f)):
@@ -179,7 +179,7 @@ def mark(
                 reads += 1
             else:
                 reads -= 1
-                f[events[E_WHO, event], F_TOLD] = now
+                f[events[event, E_WHO], F_TOLD] = now
             event += 1
         m[M_UNTIL] = now
         measure_all(m, f, leader, now, end, Lacked(append_times, appends, start, began), least)

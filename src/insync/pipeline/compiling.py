@@ -18,11 +18,11 @@ from numba import config, njit
 
 from insync import rules
 
+COMPILED: Final = (
+    "calm", "compiling", "events", "kernel", "lag_kernel", "ordering", "replay", "state",
+)  # fmt: skip
 SOURCES: Final = (
-    *(
-        Path(__file__).with_name(f"{name}.py")
-        for name in ("calm", "compiling", "events", "kernel", "lag_kernel", "replay", "state")
-    ),
+    *(Path(__file__).with_name(f"{name}.py") for name in COMPILED),
     *sorted(Path(rules.__file__).parent.glob("*.py")),
 )
 

@@ -1,27 +1,24 @@
-"""Tables to ordered events: what `kernel.py` replays, partition by partition.
+"""Tables to events, partition by partition.
 
 An export has one partition's rows after the other's; where they are mixed they are dealt out to
-their partitions by counting. Each partition's fetches and appends are put in order by merging their
-ascending runs, so ordered input costs one pass and any other input is right as well. What a second
-leader of an epoch tells and what was told before are left out on the way. Each partition is put in
-order when its turn comes, in the room of the one before.
+their partitions by counting. Each partition is put in order when its turn comes (`ordering.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from insync.pipeline.compiling import compiled, inlined, inner
+from insync.pipeline.ordering import NO_SEQ, Dealt, Rows, dealt
 from insync.pipeline.state import APPEND, BEGAN, FAILED, FETCH, NONE, Array
 from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import OK
 
-NO_SEQ: Final = 2**62
 SEQ_MAX: Final = 2**61
 EVENTS_MAX: Final = 200_000_000  # of one shard: 20 GB
 DENSE_MAX: Final = 1 << 22  # pairs of topic and number that are looked up in a plain array
@@ -44,22 +41,6 @@ COLUMNS: Final = {
 }
 
 
-# A partition's events are a block of numbers, a row for each of these.
-(
-    E_EPOCH,
-    E_TIME,
-    E_SEQ,
-    E_POSITION,  # the leader's end that a fetch was judged by, an append's base offset
-    E_WHO,  # a fetch's follower; a replay numbers them
-    E_OFFSET,  # a fetch's, an append's end
-    E_KIND,
-    E_AT,  # when the request came
-    E_ROW,
-    E_LEADER,
-    E_MISSING,  # of a fetch, the first append of its epoch that it lacks, by number; a replay's own
-    E_FIELDS,
-) = range(12)
-
 # Of a fetch, what more it may be than one event.
 X_READ_MS, X_IS_OK, X_REPEATS, X_LAST_AT = range(4)
 
@@ -77,38 +58,6 @@ def check_columns(table: str, names: Any, needed: tuple[str, ...]) -> None:
     missing = [name for name in needed if name not in set(names)]
     if missing:
         raise BadTables(f"{table} has no column {', '.join(missing)}")
-
-
-class Rows(NamedTuple):
-    """A table's events, a column for each field, as they were read where they were so simple.
-
-    None may be written to: Numba would compile everything once more for those that may.
-    """
-
-    epoch: Array  # 32 bits, as are brokers and rows
-    time: Array
-    seq: Array
-    position: Array
-    who: Array
-    offset: Array
-    kind: Array  # 8 bits
-    at: Array
-    row: Array
-    leader: Array
-
-
-class Dealt(NamedTuple):
-    """Both tables' events, one partition's after the other's, and room for one's in order."""
-
-    fetches: Rows
-    fetch_bounds: Array
-    appends: Rows
-    append_bounds: Array
-    fetch_index: Array
-    append_index: Array
-    events: Array
-    spare: Array
-    runs: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +82,9 @@ def shard(
     fetched, fetch_codes = fetch_rows(fetches, coded[0])
     fetched, fetch_bounds = dealt_out(len(partitions), fetched, fetch_codes)
     appended, append_bounds = dealt_out(len(partitions), append_rows(appends), coded[1])
-    # One partition after the other: the room of one stays in the processor's caches.
-    largest = int(np.max(np.diff(fetch_bounds + append_bounds), initial=0))
-    room = np.empty((3, largest), np.int64)
-    dealt = Dealt(
-        fetched, fetch_bounds, appended, append_bounds, room[0], room[1],
-        np.empty((E_FIELDS, largest), np.int64), room[2], np.empty(largest + 2, np.int64),
-    )  # fmt: skip
     has_isr, isr_bounds, isr_members = _first_isr(isr, topics, partitions)
-    return Shard(topics, partitions, dealt, isr_bounds, isr_members, has_isr, _stalls(stalls))
+    room = dealt(fetched, fetch_bounds, appended, append_bounds, more_brokers=len(isr_members))
+    return Shard(topics, partitions, room, isr_bounds, isr_members, has_isr, _stalls(stalls))
 
 
 def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Rows, Array]:
@@ -426,161 +369,3 @@ def dealt_index(count: int, code: Array) -> tuple[Array, Array]:
         index[place[code[row]]] = row
         place[code[row]] += 1
     return index, bounds
-
-
-@inlined
-def precedes(rows: Rows, one: int, other: int) -> bool:
-    """Of the same kind."""
-    if rows.epoch[one] != rows.epoch[other]:
-        return rows.epoch[one] < rows.epoch[other]
-    if rows.time[one] != rows.time[other]:
-        return rows.time[one] < rows.time[other]
-    if (rows.kind[one] == BEGAN) != (rows.kind[other] == BEGAN):
-        return rows.kind[other] == BEGAN  # within its millisecond: a read begins after what ends
-    if rows.seq[one] != rows.seq[other]:
-        return rows.seq[one] < rows.seq[other]
-    if rows.position[one] != rows.position[other]:
-        return rows.position[one] < rows.position[other]
-    if rows.who[one] != rows.who[other]:
-        return rows.who[one] < rows.who[other]
-    return rows.offset[one] < rows.offset[other]
-
-
-@inlined
-def is_appended_before(appends: Rows, append: int, fetches: Rows, fetch: int) -> bool:
-    """Where they are level in all of these, the fetch is before."""
-    if appends.epoch[append] != fetches.epoch[fetch]:
-        return appends.epoch[append] < fetches.epoch[fetch]
-    if appends.time[append] != fetches.time[fetch]:
-        return appends.time[append] < fetches.time[fetch]
-    if fetches.kind[fetch] == BEGAN:
-        return True
-    if appends.seq[append] != fetches.seq[fetch]:
-        return appends.seq[append] < fetches.seq[fetch]
-    return appends.position[append] < fetches.position[fetch]
-
-
-@inner
-def put_in_order(rows: Rows, low: int, high: int, index: Array, spare: Array, runs: Array) -> None:
-    """Fills `index` with low to high, in the order that merging their ascending runs makes."""
-    count = 0
-    for at in range(low, high):
-        index[at - low] = at
-        if at == low or precedes(rows, at, at - 1):
-            runs[count] = at - low
-            count += 1
-    high -= low
-    runs[count] = high
-    while count > 1:
-        merged = 0
-        for run in range(0, count, 2):
-            start, middle = runs[run], runs[run + 1]
-            end = middle if run + 1 == count else runs[run + 2]
-            left, right = start, middle
-            for to in range(start, end):
-                if right >= end or (
-                    left < middle and not precedes(rows, index[right], index[left])
-                ):
-                    spare[to] = index[left]
-                    left += 1
-                else:
-                    spare[to] = index[right]
-                    right += 1
-            runs[merged] = start
-            merged += 1
-        runs[merged] = high
-        count = merged
-        for at in range(high):
-            index[at] = spare[at]
-
-
-@compiled
-def in_order(dealt: Dealt, code: int) -> int:
-    """A partition's events from both tables, merged into `dealt.events`; returns how many."""
-    fetches, appends, events = dealt.fetches, dealt.appends, dealt.events
-    fetch_index, append_index = dealt.fetch_index, dealt.append_index
-    first_fetch, past_fetches = dealt.fetch_bounds[code], dealt.fetch_bounds[code + 1]
-    first_append, past_appends = dealt.append_bounds[code], dealt.append_bounds[code + 1]
-    put_in_order(fetches, first_fetch, past_fetches, fetch_index, dealt.spare, dealt.runs)
-    put_in_order(appends, first_append, past_appends, append_index, dealt.spare, dealt.runs)
-    fetches_left, appends_left = past_fetches - first_fetch, past_appends - first_append
-    to = first = fetch = append = 0  # `first` is of its epoch
-    latest_fetch = latest_append = -1
-    is_told_once = True
-    while fetch < fetches_left or append < appends_left:
-        is_append = fetch >= fetches_left or (
-            append < appends_left
-            and is_appended_before(appends, append_index[append], fetches, fetch_index[fetch])
-        )
-        if is_append:
-            take(appends, append_index[append], events, to)
-            append += 1
-        else:
-            take(fetches, fetch_index[fetch], events, to)
-            fetch += 1
-        if to == first or events[E_EPOCH, to] != events[E_EPOCH, first]:
-            if not is_told_once:
-                end = keep_first(events, first, to)
-                move(events, to, end)
-                to = end
-            first = to
-            latest_fetch = latest_append = -1
-            is_told_once = True
-        elif events[E_LEADER, to] != events[E_LEADER, first]:
-            continue
-        seq = events[E_SEQ, to]
-        if seq != NO_SEQ:
-            if is_append:
-                is_told_once = is_told_once and seq > latest_append
-                latest_append = seq
-            else:
-                is_told_once = is_told_once and seq > latest_fetch
-                latest_fetch = seq
-        to += 1
-    return to if is_told_once else keep_first(events, first, to)
-
-
-@inlined
-def take(rows: Rows, row: int, events: Array, to: int) -> None:
-    events[E_EPOCH, to] = rows.epoch[row]
-    events[E_TIME, to] = rows.time[row]
-    events[E_SEQ, to] = rows.seq[row]
-    events[E_POSITION, to] = rows.position[row]
-    events[E_WHO, to] = rows.who[row]
-    events[E_OFFSET, to] = rows.offset[row]
-    events[E_KIND, to] = rows.kind[row]
-    events[E_AT, to] = rows.at[row]
-    events[E_ROW, to] = rows.row[row]
-    events[E_LEADER, to] = rows.leader[row]
-
-
-@inlined
-def move(events: Array, at: int, to: int) -> None:
-    for field in range(E_FIELDS):
-        events[field, to] = events[field, at]
-
-
-@compiled
-def keep_first(events: Array, low: int, high: int) -> int:
-    """Of an epoch's rows with the same number only the first stays; returns where it ends now."""
-    keys = np.empty(high - low, np.int64)
-    for at in range(low, high):
-        # A number and whether it is an append's; without one: its own key.
-        if events[E_SEQ, at] == NO_SEQ:
-            keys[at - low] = -1 - at
-        else:
-            keys[at - low] = 2 * events[E_SEQ, at] + (events[E_KIND, at] == APPEND)
-    ordered = np.argsort(keys, kind="mergesort")
-    is_kept = np.ones(high - low, np.bool_)
-    first = ordered[0]
-    for one in ordered:
-        if keys[one] != keys[first]:
-            first = one
-        elif events[E_ROW, low + one] != events[E_ROW, low + first]:
-            is_kept[one] = False
-    to = low
-    for at in range(low, high):
-        if is_kept[at - low]:
-            move(events, at, to)
-            to += 1
-    return to

@@ -21,7 +21,7 @@ from insync.pipeline.calm import (
     stays_calm,
 )
 from insync.pipeline.compiling import compiled, inner
-from insync.pipeline.events import (
+from insync.pipeline.ordering import (
     E_AT,
     E_KIND,
     E_MISSING,
@@ -610,7 +610,7 @@ def replay(
     for epoch in range(epochs.shape[0]):
         leader, base = epochs[epoch, O_LEADER], epochs[epoch, O_APPEND]
         begin_epoch(
-            f, g, p, v, leader, events[E_TIME, epochs[epoch, O_EVENT]], epochs[epoch, O_START]
+            f, g, p, v, leader, events[epochs[epoch, O_EVENT], E_TIME], epochs[epoch, O_START]
         )
         set_all_due(f, g, p, entries)
         past_stalls = epochs[epoch, O_PAST_STALLS]
@@ -629,7 +629,7 @@ def replay(
                 )
                 has_skipped = False
             for event in range(marks[mark, M_EVENT], marks[mark + 1, M_EVENT]):
-                now = events[E_TIME, event]
+                now = events[event, E_TIME]
                 while stall < past_stalls and stalls[stall, 1] <= now:
                     began, ended = stalls[stall, 0], stalls[stall, 1]
                     stalled(f, g, p, v, entries, taus, delays, reads, began, ended)
@@ -647,7 +647,7 @@ def replay(
             if one != leader:
                 tell(f, g, p, v, taus, delays, one)
         if epoch + 1 < epochs.shape[0]:
-            time_passes(f, g, p, v, max(g[G_NOW], events[E_TIME, epochs[epoch + 1, O_EVENT]]))
+            time_passes(f, g, p, v, max(g[G_NOW], events[epochs[epoch + 1, O_EVENT], E_TIME]))
     for one in range(f.shape[0]):
         close(f, g, p, v, one, False)
     return g[G_DELAYS]
@@ -658,28 +658,28 @@ def happen(
     events: Array, event: int, f: Array, g: Array, p: Array, v: Array, entries: Array, taus: Array,
     reads: Array, delays: Array,
 ) -> None:  # fmt: skip
-    now, one = events[E_TIME, event], events[E_WHO, event]
+    now, one = events[event, E_TIME], events[event, E_WHO]
     look_until(f, g, p, v, entries, taus, delays, now)
     time_passes(f, g, p, v, now)
-    kind = events[E_KIND, event]
+    kind = events[event, E_KIND]
     if kind == APPEND:
-        if events[E_OFFSET, event] > g[G_END]:
-            append(f, g, p, entries, taus, events[E_OFFSET, event])
+        if events[event, E_OFFSET] > g[G_END]:
+            append(f, g, p, entries, taus, events[event, E_OFFSET])
         return
     if kind == BEGAN:
         read_began(
-            f, g, reads, events[E_ROW, event], one, events[E_OFFSET, event], events[E_AT, event]
+            f, g, reads, events[event, E_ROW], one, events[event, E_OFFSET], events[event, E_AT]
         )
         set_due(f, g, p, entries, one)
         return
     tell(f, g, p, v, taus, delays, one)
-    at = events[E_AT, event]
+    at = events[event, E_AT]
     if at != now or kind == FAILED:
-        at = read_ended(f, g, reads, events[E_ROW, event], at)
+        at = read_ended(f, g, reads, events[event, E_ROW], at)
     if kind == FETCH:
         fetch(
-            f, g, p, v, entries, one, events[E_OFFSET, event], events[E_POSITION, event], at,
-            events[E_MISSING, event],
+            f, g, p, v, entries, one, events[event, E_OFFSET], events[event, E_POSITION], at,
+            events[event, E_MISSING],
         )  # fmt: skip
     else:
         set_due(f, g, p, entries, one)

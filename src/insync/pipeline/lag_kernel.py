@@ -10,19 +10,16 @@ import numpy as np
 
 from insync.pipeline.calm import first_missing
 from insync.pipeline.compiling import compiled, inner
-from insync.pipeline.events import (
-    E_EPOCH,
+from insync.pipeline.ordering import (
     E_KIND,
     E_OFFSET,
-    E_POSITION,
     E_ROW,
     E_TIME,
     E_WHO,
     Dealt,
     in_order,
 )
-from insync.pipeline.replay import numbered
-from insync.pipeline.state import APPEND, FETCH, Array
+from insync.pipeline.state import APPEND, FETCH, O_EPOCH, O_EVENT, O_PAST, O_START, Array
 
 L_FIELDS = 17  # partition, epoch, follower, bucket, samples, and four ranks of each of three lags
 LEVEL = 2**62  # of a span: nothing is lacking
@@ -37,69 +34,63 @@ def lag_of_partitions(dealt: Dealt, bytes_of: Array, bucket: int, rows: Array) -
     count = 0
     events = dealt.events
     for code in range(len(dealt.fetch_bounds) - 1):
-        past = in_order(dealt, code)
-        low = 0
-        while low < past:
-            high = low
-            while high < past and events[E_EPOCH, high] == events[E_EPOCH, low]:
-                high += 1
-            count = lag_of_epoch(events, low, high, bytes_of, bucket, code, rows, count)
-            low = high
+        found = in_order(dealt, code)
+        ids = dealt.ids[: found.brokers]
+        for epoch in found.epochs:
+            count = lag_of_epoch(events, epoch, ids, bytes_of, bucket, code, rows, count)
     return count
 
 
 @compiled
 def lag_of_epoch(
-    events: Array, low: int, high: int, bytes_of: Array, bucket: int, code: int, rows: Array,
+    events: Array, epoch: Array, ids: Array, bytes_of: Array, bucket: int, code: int, rows: Array,
     count: int,
 ) -> int:  # fmt: skip
+    low, high = epoch[O_EVENT], epoch[O_PAST]
     # What was appended: when, the end after it, and all bytes before it.
     size = high - low
     at = np.empty(size + 1, np.int64)
     ends = np.empty(size + 1, np.int64)
     before = np.zeros(size + 2, np.int64)
     appends = 0
-    start = end = events[E_POSITION, low]
-    ids = np.empty(size, np.int64)
-    known = 0
-    last = events[E_TIME, high - 1]
+    start = end = epoch[O_START]
+    last = events[high - 1, E_TIME]
     for event in range(low, high):
-        if events[E_KIND, event] == APPEND:
-            if events[E_OFFSET, event] > end:
-                end = events[E_OFFSET, event]
-                at[appends] = events[E_TIME, event]
-                ends[appends] = end
-                before[appends + 1] = before[appends] + bytes_of[events[E_ROW, event]]
-                appends += 1
-        elif events[E_KIND, event] == FETCH:
-            _, known = numbered(ids, known, events[E_WHO, event])
+        if events[event, E_KIND] == APPEND and events[event, E_OFFSET] > end:
+            end = events[event, E_OFFSET]
+            at[appends] = events[event, E_TIME]
+            ends[appends] = end
+            before[appends + 1] = before[appends] + bytes_of[events[event, E_ROW]]
+            appends += 1
     spans = np.empty((2 * size + 4, S_FIELDS), np.int64)
-    for one in range(known):
-        count = lag_of_follower(
-            events, low, high, ids[one], at, ends, before, appends, start, last, bucket,
-            code, spans, rows, count,
+    for one in range(len(ids)):
+        found = lag_of_follower(
+            events, low, high, one, at, ends, before, appends, start, last, bucket, spans,
+            rows[min(count, len(rows)) :],
         )  # fmt: skip
+        for row in rows[min(count, len(rows)) : count + found]:
+            row[0], row[1], row[2] = code, epoch[O_EPOCH], ids[one]
+        count += found
     return count
 
 
 @compiled
 def lag_of_follower(
     events: Array, low: int, high: int, follower: int, at: Array, ends: Array, before: Array,
-    appends: int, start: int, last: int, bucket: int, code: int, spans: Array, rows: Array,
-    count: int,
+    appends: int, start: int, last: int, bucket: int, spans: Array, rows: Array,
 ) -> int:  # fmt: skip
     """Walks the events that change what it lacks; a span ends at each, and at a bucket's end."""
-    began = events[E_TIME, low]
-    now, offset, missing, done, n = 0, -1, 0, 0, 0
+    began = events[low, E_TIME]
+    now, offset, missing, done, n, count = 0, -1, 0, 0, 0, 0
     is_known = False
     event = low
     while event <= high:
-        kind = events[E_KIND, event] if event < high else FETCH
-        is_mine = event < high and kind == FETCH and events[E_WHO, event] == follower
+        kind = events[event, E_KIND] if event < high else FETCH
+        is_mine = event < high and kind == FETCH and events[event, E_WHO] == follower
         if event < high and kind != APPEND and not is_mine:
             event += 1
             continue
-        until = events[E_TIME, event] if event < high else last + 1
+        until = events[event, E_TIME] if event < high else last + 1
         while is_known and now < until:
             stop = min(until, (now // bucket + 1) * bucket)
             since = LEVEL
@@ -118,7 +109,6 @@ def lag_of_follower(
             if stop % bucket == 0 or (stop == until and event == high):
                 if count < len(rows):
                     row = rows[count]
-                    row[0], row[1], row[2] = code, events[E_EPOCH, low], follower
                     row[3] = now // bucket * bucket
                     summarise(spans[:n], row)
                 count += 1
@@ -127,10 +117,10 @@ def lag_of_follower(
         if event == high:
             break
         if kind == APPEND:
-            if done < appends and events[E_OFFSET, event] == ends[done]:
+            if done < appends and events[event, E_OFFSET] == ends[done]:
                 done += 1
         elif is_mine:
-            offset = events[E_OFFSET, event]
+            offset = events[event, E_OFFSET]
             missing = first_missing(ends[:appends], missing, offset)
             if not is_known:
                 is_known = True

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline import events, shards
+from insync.pipeline.ordering import NO_SEQ
 from insync.pipeline.schemas import PROBLEMS
 from insync.pipeline.state import NONE, Array
 
@@ -50,7 +51,7 @@ def count_problems(tables: shards.Tables) -> pa.Table:
     code = np.concatenate([fetch_code, append_code])
     epoch = _both(fetches, appends, "leader_epoch")
     leader = _both(fetches, appends, "leader")
-    seq = _both(fetches, appends, "seq", events.NO_SEQ)
+    seq = _both(fetches, appends, "seq", NO_SEQ)
     read_ms = np.maximum(events.numbers(fetches["read_ms"], 0), 0)
     time = _both(fetches, appends, "at_ms") + np.concatenate(
         [read_ms, np.zeros(len(append_code), np.int64)]
@@ -58,7 +59,7 @@ def count_problems(tables: shards.Tables) -> pa.Table:
     kind = np.repeat([0, 1], [len(fetch_code), len(append_code)])
     found["two leaders in one epoch"] = code[_of_a_second_leader(code, epoch, leader, time, seq)]
     order = np.lexsort((kind, time, seq, leader, epoch, code))
-    order = order[seq[order] != events.NO_SEQ]
+    order = order[seq[order] != NO_SEQ]
     before, after = order[:-1], order[1:]
     is_same = (code[before] == code[after]) & (epoch[before] == epoch[after])
     is_same &= leader[before] == leader[after]

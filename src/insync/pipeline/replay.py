@@ -8,37 +8,21 @@ import numpy as np
 
 from insync.pipeline import kernel
 from insync.pipeline.calm import M_FIELDS, STRETCH, mark
-from insync.pipeline.compiling import compiled, inlined, inner
-from insync.pipeline.events import (
-    E_EPOCH,
-    E_KIND,
-    E_LEADER,
-    E_OFFSET,
-    E_POSITION,
-    E_TIME,
-    E_WHO,
-    Dealt,
-    Shard,
-    in_order,
-)
+from insync.pipeline.compiling import compiled
+from insync.pipeline.events import Shard
+from insync.pipeline.ordering import E_TIME, Dealt, in_order, numbered
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.state import (
     ALWAYS,
-    APPEND,
-    BEGAN,
     CAUGHT_UP,
     F_FACTS,
     F_FIELDS,
     MESSAGES,
-    O_APPEND,
     O_EVENT,
-    O_FIELDS,
     O_LEADER,
     O_PAST,
-    O_PAST_APPENDS,
     O_PAST_STALLS,
     O_STALL,
-    O_START,
     P_FIELDS,
     P_HALF,
     P_HOLDS,
@@ -91,16 +75,6 @@ def replay(
         room = needed
 
 
-@inlined
-def numbered(ids: Array, known: int, broker: int) -> tuple[int, int]:
-    """A broker's number, and how many have one now; there is room for all."""
-    for at in range(known):
-        if ids[at] == broker:
-            return at, known
-    ids[known] = broker
-    return known, known + 1
-
-
 @compiled
 def replay_partitions(
     dealt: Dealt, isr_bounds: Array, isr_members: Array, has_isr: Array, all_stalls: Array,
@@ -112,27 +86,27 @@ def replay_partitions(
         least[P_LIMIT] = min(least[P_LIMIT], scenario[P_LIMIT])
         if scenario[P_POLICY] == MESSAGES:
             least[P_MESSAGES] = min(least[P_MESSAGES], scenario[P_MESSAGES])
-    events = dealt.events
-    largest = events.shape[1]
-    append_at, append_ends = np.empty(largest, np.int64), np.empty(largest, np.int64)
+    events, append_at, append_ends = dealt.events, dealt.append_at, dealt.append_ends
+    largest = len(events)
     entries, taus = np.empty((largest + 1, 3), np.int64), np.empty(largest + 1, np.int64)
-    ids, is_at_start = np.empty((2, 2 * largest + len(isr_members)), np.int64)
     for code in range(len(has_isr)):
-        count = in_order(dealt, code)
-        if count == 0:
+        found = in_order(dealt, code)
+        epochs, known = found.epochs, found.brokers
+        if len(epochs) == 0:
             continue
-        epochs = epochs_of(events, count)
-        known, began_count = survey(events, epochs, ids, is_at_start, append_at, append_ends)
+        is_at_start = np.zeros(known + len(isr_members), np.int64)
         if has_isr[code]:
-            is_at_start[:known] = 0
             for at in range(isr_bounds[code], isr_bounds[code + 1]):
-                one, known = numbered(ids, known, isr_members[at])
+                one, known = numbered(dealt.ids, known, isr_members[at])
                 is_at_start[one] = 1
+        else:
+            is_at_start[: found.brokers_at_start] = 1
         at_start = is_at_start[:known]
         at_start[epochs[0, O_LEADER]] = 1
-        stalls = stalls_of(all_stalls, epochs, events[E_TIME], ids)
+        count = epochs[-1, O_PAST]
+        stalls = stalls_of(all_stalls, epochs, events[:, E_TIME], dealt.ids)
         f = np.empty((known, F_FIELDS), np.int64)
-        reads = np.empty((began_count + 1, 4), np.int64)
+        reads = np.empty((found.slow_reads + 1, 4), np.int64)
         mark_count = count // stretch + 2 * len(epochs) + 1
         marks = np.empty((mark_count, M_FIELDS), np.int64)
         facts = np.empty((mark_count, known, F_FACTS), np.int64)
@@ -144,56 +118,6 @@ def replay_partitions(
                 delay,
             )  # fmt: skip
     return delay
-
-
-@compiled
-def epochs_of(events: Array, count: int) -> Array:
-    changes = 0
-    for at in range(1, count):
-        changes += events[E_EPOCH, at] != events[E_EPOCH, at - 1]
-    epochs = np.empty((changes + 1, O_FIELDS), np.int64)
-    epoch = -1
-    for at in range(count):
-        if at == 0 or events[E_EPOCH, at] != events[E_EPOCH, at - 1]:
-            epoch += 1
-            epochs[epoch, O_EVENT] = at
-            epochs[epoch, O_START] = events[E_POSITION, at]
-        epochs[epoch, O_PAST] = at + 1
-    return epochs
-
-
-@inner
-def survey(
-    events: Array, epochs: Array, ids: Array, is_at_start: Array, append_at: Array,
-    append_ends: Array,
-) -> tuple[int, int]:  # fmt: skip
-    """Numbers brokers, those who lead first, says who fetches in the first epoch, and collects
-    appends; returns how many brokers there are, and how many reads that took time."""
-    known = began_count = appends = 0
-    for epoch in range(len(epochs)):
-        leader = events[E_LEADER, epochs[epoch, O_EVENT]]
-        epochs[epoch, O_LEADER], known = numbered(ids, known, leader)
-    is_at_start[:known] = 0
-    for epoch in range(len(epochs)):
-        end = epochs[epoch, O_START]
-        epochs[epoch, O_APPEND] = appends
-        for at in range(epochs[epoch, O_EVENT], epochs[epoch, O_PAST]):
-            kind = events[E_KIND, at]
-            if kind != APPEND:
-                before = known
-                one, known = numbered(ids, known, events[E_WHO, at])
-                if known > before:
-                    is_at_start[one] = 0
-                if epoch == 0:
-                    is_at_start[one] = 1
-                events[E_WHO, at] = one
-                began_count += kind == BEGAN
-            elif events[E_OFFSET, at] > end:
-                end = events[E_OFFSET, at]
-                append_at[appends], append_ends[appends] = events[E_TIME, at], end
-                appends += 1
-        epochs[epoch, O_PAST_APPENDS] = appends
-    return known, began_count
 
 
 @compiled

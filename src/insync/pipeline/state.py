@@ -17,12 +17,12 @@ NONE: Final = -(2**61)  # for a time or an offset that is not there
 
 MESSAGES, LAG_BEGIN, CAUGHT_UP, TRUE_LAG, PENDING_READS = range(len(POLICY_NAMES))
 
-# An epoch: its first event and past its last, its leader and the end it began with, its stalls, its
-# appends among the partition's, its first mark and its last.
+# An epoch: its number, its first event and past its last, its leader and the end it began with, its
+# stalls, its appends among the partition's, its first mark and its last.
 (
-    O_EVENT, O_PAST, O_LEADER, O_START, O_STALL, O_PAST_STALLS, O_APPEND, O_PAST_APPENDS, O_MARK,
-    O_LAST_MARK, O_FIELDS,
-) = range(11)  # fmt: skip
+    O_EPOCH, O_EVENT, O_PAST, O_LEADER, O_START, O_STALL, O_PAST_STALLS, O_APPEND, O_PAST_APPENDS,
+    O_MARK, O_LAST_MARK, O_FIELDS,
+) = range(12)  # fmt: skip
 
 # A scenario.
 (
