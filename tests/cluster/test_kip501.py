@@ -198,7 +198,9 @@ def test_who_handed_over_reads_where_to_cut_its_log_and_does_all_else_meanwhile(
     lives = incarnations(cluster)
     old, producer = slow_leader(cluster, read_ms=8_000)
     while_writing(
-        producer, lambda: bool(lines_of(cluster, old, "orders-0: cut from ")), what="it cuts"
+        producer,
+        lambda: bool(lines_of(cluster, old, "orders-0: is to be cut from ")),
+        what="it cuts",
     )
     beside = IntegerProducer(cluster, "others")
     end_s = time.monotonic() + 4

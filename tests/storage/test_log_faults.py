@@ -395,20 +395,23 @@ def written_by_one(disk: MemoryDisk) -> Log:
     return log
 
 
-@pytest.mark.parametrize("offset", [0, 1, 3, 14, 15, 27, 38, 39, 40, 50])
+@pytest.mark.parametrize("offset", [0, 1, 3, 14, 16, 17, 27, 32, 38, 39, 40, 50])
 def test_what_a_cut_takes_is_found_by_reading_and_the_cut_itself_reads_nothing(offset: int) -> None:
     disk = BrokenDisk()
     log = written_by_one(disk)
     whole, known = read_all(log), log.producers.to_bytes()
+    log.close()
+    log = open_log(disk)  # no index is in memory but the last one's
     cut = log.find_cut(offset)
-    assert (log.end, read_all(log), log.producers.to_bytes()) == (40, whole, known), "not yet"
+    assert (log.end, log.producers.to_bytes()) == (40, known), "not yet"
     disk.broken = {"read"}
     assert log.cut(cut)
+    left = min(40, offset - offset % 2)
+    assert log.end == left
+    append(log, batch(3, size=10, timestamp_ms=0))
     disk.broken = set()
-    assert log.end == min(40, offset - offset % 2)
-    assert read_all(log) == whole[: len(whole) * log.end // 40]
-    assert log.max_timestamp() == (None if log.end == 0 else (log.end // 2 - 1, log.end - 2))
-    append(log, batch(3, size=10))
+    assert read_all(log)[: len(whole) * left // 40] == whole[: len(whole) * left // 40]
+    assert log.max_timestamp() == ((0, 0) if left == 0 else (left // 2 - 1, left - 2))
     told = read_all(log), known_producers(log.producers)
     disk.crash()
     again = open_log(disk)

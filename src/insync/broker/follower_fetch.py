@@ -226,6 +226,7 @@ class _Fetcher:
         await asyncio.gather(self._task, return_exceptions=True)
         for rest in self._resting.values():
             rest.cancel()
+        self._cutting.clear()  # what is found from now on is cut by whoever follows next
         if self._connection is not None:
             self._connection.close()
 
@@ -531,7 +532,7 @@ class _Fetcher:
             leader_says=leader_says,
         )
         to = max(cut.to, log.start)
-        logger.info("%s-%d: cut from %d to %d", *replica.key, log.end, to)
+        logger.info("%s-%d: is to be cut from %d to %d", *replica.key, log.end, to)
         if to >= log.end:
             log.truncate_to(to)
             replica.high_watermark = min(replica.high_watermark, log.end)
@@ -557,6 +558,9 @@ class _Fetcher:
                 replica.high_watermark = min(replica.high_watermark, replica.log.end)
         except StorageRefusal as refusal:
             logger.warning("%s-%d: %s", *replica.key, refusal)
+            self._let_rest(place, self._settings.integer("replica.fetch.backoff.ms"))
+        except Exception:  # whatever it is: nobody else would ask for this replica again
+            logger.exception("%s-%d: could not be cut", *replica.key)
             self._let_rest(place, self._settings.integer("replica.fetch.backoff.ms"))
         else:
             self._ask_for(place)  # cut or not: the leader says what is left to do

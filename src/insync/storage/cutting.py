@@ -23,20 +23,21 @@ class Cut:
     kept: Sequence[Segment]  # none: the log is emptied, and begins at `offset`
     last: SegmentCut | None = None  # None: the last one kept stays whole
     producers: Producers | None = None  # None: nothing of them goes
-    of: tuple[int, int]  # cuts made before, and the end: what the log was
+    of: tuple[int, int, int]  # cuts made before, the start and the end: what the log was
 
 
 def find(
-    segments: Sequence[Segment], offset: int, *, start: int, of: tuple[int, int]
+    segments: Sequence[Segment], offset: int, *, start: int, of: tuple[int, int, int]
 ) -> tuple[Cut, int]:
     """The cut without its producers, and the end that it leaves."""
     if offset <= start:
         return Cut(offset=offset, kept=(), of=of), offset
     kept = [segment for segment in segments if segment.base < offset]
+    if kept[-1] is not segments[-1]:
+        _ = kept[-1].index  # it is written to again, and must not be read for it then
+        kept[-1].keep_loaded()
     if kept[-1].end <= offset:
         return Cut(offset=offset, kept=kept, of=of), kept[-1].end
-    if kept[-1] is not segments[-1]:
-        kept[-1].keep_loaded()
     last = kept[-1].find_cut(offset)
     if last.end < start:  # the start lies inside the batch that has to go
         return Cut(offset=start, kept=(), of=of), start

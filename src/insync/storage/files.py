@@ -27,12 +27,13 @@ class Loaded(Protocol):
 class FilePool:
     """The open files and loaded indexes of all logs in one data directory."""
 
-    __slots__ = ("_files", "_files_max", "_loaded", "cutting", "disk", "loading")
+    __slots__ = ("_files", "_files_max", "_loaded", "_noting", "cutting", "disk", "loading")
 
     def __init__(self, disk: Disk, *, files_max: int = FILES_OPEN_MAX) -> None:
         self.disk = disk
         self.loading = Lock()  # an index is loaded by one thread at a time
         self.cutting = Lock()  # held while a log is cut: a reader that met the cut waits for it
+        self._noting = Lock()  # held for a moment, never while anything is read
         self._files_max = files_max
         self._files: OrderedDict[str, DiskFile] = OrderedDict()
         self._loaded: OrderedDict[Loaded, None] = OrderedDict()
@@ -65,13 +66,15 @@ class FilePool:
 
     def keep_loaded(self, segment: Loaded) -> None:
         """Note that a sealed segment's index is in memory; the longest unused one goes."""
-        self._loaded[segment] = None
-        self._loaded.move_to_end(segment)
-        while len(self._loaded) > INDEXES_LOADED_MAX:
-            self._loaded.popitem(last=False)[0].unload()
+        with self._noting:
+            self._loaded[segment] = None
+            self._loaded.move_to_end(segment)
+            while len(self._loaded) > INDEXES_LOADED_MAX:
+                self._loaded.popitem(last=False)[0].unload()
 
     def forget_loaded(self, segment: Loaded) -> None:
-        self._loaded.pop(segment, None)
+        with self._noting:
+            self._loaded.pop(segment, None)
 
     @property
     def open_count(self) -> int:

@@ -396,7 +396,7 @@ class Log:
     def _find_cut(self, offset: int, cuts: int) -> Cut:
         self._check_usable()
         segments, known = self._segments, list(self.producers.values())
-        of = (cuts, segments[-1].end)
+        of = (cuts, self.start, segments[-1].end)
         if offset >= segments[-1].end:
             return Cut(offset=offset, kept=segments, of=of)
         cut, end = cutting.find(segments, offset, start=self.start, of=of)
@@ -410,7 +410,7 @@ class Log:
     def cut(self, cut: Cut) -> bool:
         """Remove what was found to go, reading nothing; False if the log has changed since."""
         self._check_usable()
-        if cut.of != (self._cuts, self.end):
+        if cut.of != (self._cuts, self.start, self.end):
             return False
         if cut.offset >= self.end:
             # An epoch that began at the end, as a leader that wrote nothing leaves it, goes all
