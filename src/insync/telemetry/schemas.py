@@ -84,7 +84,7 @@ FETCHES: Final = _table(
     _long("log_start"),
     _long("bytes"),
     _long("read_ms"),
-    # Of all that a row stands for; unknown of a wait that was not over when it was published.
+    # Of all that a row stands for, as far as their waits were over when it was published.
     _long("wait_ms"),
     _text("outcome"),
     Column("throttled", Type.BOOL),

@@ -7,8 +7,8 @@ The same request, sent again, renews it; when it stays away the cluster ends the
     response  error int16, message string or null, lasts_ms int32
 
 The holder is a name that the tool makes up for itself, so that a lost answer does no harm. A
-throttle of -1: let go of it. `lasts_ms` is how long from now what anybody holds lasts at most, if
-it is not renewed; 0: nobody holds any.
+throttle of -1: let go of it. `lasts_ms` is how long from now what anybody holds lasts if it is not
+renewed, and a new controller counts anew; 0: nobody holds any.
 """
 
 from __future__ import annotations
