@@ -39,7 +39,7 @@ from insync.sim.cluster import PORT, Cluster
 from insync.wire import messages, moves
 from insync.wire.any_version import build
 from insync.wire.apis import Api
-from insync.wire.moves import Move, MovesStarted, StartMoves
+from insync.wire.moves import PRESERVE_THROTTLE, Move, MovesStarted, StartMoves
 
 NONE = ErrorCode.none
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
@@ -610,6 +610,30 @@ def test_a_throttle_ends_with_a_cancelled_move(by: str) -> None:
     play(story)
 
 
+@pytest.mark.parametrize("asked", [(), (Move("t", 0),)])
+def test_a_preserved_throttle_outlives_its_move(asked: tuple[Move, ...]) -> None:
+    """Its lease is given up in the step that cancels, or while the move goes on."""
+
+    async def story(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO))
+        await client_of(cluster).append([b"x"])
+        cut_from_leader(cluster, 3)
+        started = await start_moves(cluster, Move("t", 0, (3, 2)), throttle=1000)
+        set_now = throttles(cluster)
+        preserved = await start_moves(cluster, *asked, throttle=PRESERVE_THROTTLE)
+        assert (preserved.error, preserved.lease) == (0, started.lease)
+        assert leases(cluster) == []
+        cluster.network.heal()
+        if not asked:
+            await until(lambda: moved_to(cluster, 3, 2))
+        assert sorted(state_of(cluster)["replicas"]) == ([1, 2] if asked else [2, 3])
+        await stays(lambda: throttles(cluster) == set_now, for_s=5)
+        again = await start_moves(cluster, throttle=PRESERVE_THROTTLE)
+        assert (again.error, again.lease) == (0, None)
+
+    play(story)
+
+
 def test_what_an_operator_set_meanwhile_is_left_alone() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
@@ -648,7 +672,8 @@ def test_all_or_nothing() -> None:
         ((), 1, "no partitions"),
         ((Move("t", 0, (2, 1, 3)),) * 2, 1, "named twice"),
         ((Move("t", 0, (2, 1, 3)),), 0, "0 B/s"),
-        ((Move("t", 0, (2, 1, 3)),), -2, "-2 B/s"),
+        ((Move("t", 0, (2, 1, 3)),), -3, "-3 B/s"),
+        ((Move("t", 0, (2, 1, 3)),), -2, "preserved when moves end"),
         (tuple(Move("t", n, (1,)) for n in range(5001)), 1, "at most 5000"),
     ],
 )

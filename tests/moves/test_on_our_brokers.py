@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from few_brokers import ONE, TWO, state_of, until
 from kio.schema.errors import ErrorCode
-from our_brokers import asked, forget_leases, tell, throttles, to
+from our_brokers import JOURNAL, LEASE, asked, forget_leases, tell, throttles, to
 
 from insync.cli import reassign_do, reassign_end, reassign_plan
 from insync.client import reassignments
@@ -68,6 +69,63 @@ def test_a_second_tool_is_refused_and_cancel_leaves_nothing(tmp_path: Path) -> N
         told = await reassign_end.cancel(admin, ours)
         assert told.data["cancelled"] == ["t-0"]
         assert throttles(cluster) == {}
+        cluster.network.heal()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("kept_by", [LEASE, JOURNAL])
+@pytest.mark.parametrize("action", ["cancel", "verify while it moves", "verify when it is done"])
+def test_a_preserved_throttle_stays_until_it_is_verified_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, kept_by: str
+) -> None:
+    if kept_by == JOURNAL:
+        forget_leases(monkeypatch)
+    # A lease ends with its moves: then there is nothing that could be preserved.
+    is_too_late = kept_by == LEASE and action == "verify when it is done"
+
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.network.cut(3, 1)
+        ours = asked(tmp_path, to(3, 2))
+        await reassign_do.execute(admin, ours)
+        await asyncio.sleep(1)
+        before = {} if is_too_late else throttles(cluster)
+        if action == "verify when it is done":
+            cluster.network.heal()
+            await until(lambda: moved(cluster) == [3, 2], within_s=60)
+            await asyncio.sleep(1)
+        act = reassign_end.cancel if action == "cancel" else reassign_end.verify
+        told = await act(admin, replace(ours, preserves_throttles=True))
+        assert told.exit_code == 0
+        assert told.data["throttle_preserved"] is not is_too_late
+        assert ("The throttle stays set" in told.text) is not is_too_late
+        assert told.data["throttle_cleared"] == {"brokers": [], "topics": []}
+        cluster.network.heal()
+        await until(lambda: sorted(moved(cluster)) in ([1, 2], [2, 3]), within_s=60)
+        await asyncio.sleep(5)
+        told = await reassign_end.sweep(admin, replace(ours, force=False))
+        assert told.data["throttle_cleared"] == {"brokers": [], "topics": []}
+        assert bool(told.data["others"]) is not is_too_late, "it is listed, and left alone"
+        assert throttles(cluster) == before
+        told = await reassign_end.verify(admin, ours)
+        assert not told.data["throttle_preserved"]
+        assert throttles(cluster) == {}
+
+    tell(story)
+
+
+def test_preserving_says_nothing_where_there_is_no_throttle(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        cluster.network.cut(3, 1)
+        await reassign_do.execute(admin, asked(tmp_path, to(3, 2), throttle_bytes_per_s=None))
+        await asyncio.sleep(1)
+        ours = asked(tmp_path, to(3, 2), preserves_throttles=True)
+        told = await reassign_end.cancel(admin, ours)
+        assert told.data["cancelled"] == ["t-0"]
+        assert not told.data["throttle_preserved"]
+        assert told.text == "Successfully cancelled partition reassignments for: t-0\n"
+        told = await reassign_end.cancel(admin, ours)
+        assert told.data["cancelled"] == []
         cluster.network.heal()
 
     tell(story)

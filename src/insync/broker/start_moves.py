@@ -21,7 +21,7 @@ from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata.configs import configs_of
 from insync.metadata.errors import Conflict
 from insync.metadata.records import ThrottleHold, decode_lease
-from insync.metadata.store import STATES_PER_STEP_MAX, Entry, Operation
+from insync.metadata.store import STATES_PER_STEP_MAX, Delete, Entry, Operation
 from insync.metadata.throttle_leases import hold_on, the_lease
 from insync.rules.move_plan import Assignment, brokers_involved, moves
 from insync.rules.partition_state import PartitionState
@@ -30,7 +30,7 @@ from insync.rules.throttle_lease import NO_LEASE, extend
 from insync.rules.values import PartitionId
 from insync.telemetry.schemas import REPLICAS_MOVED
 from insync.wire import moves as wire
-from insync.wire.moves import NO_THROTTLE, MoveResult, MovesStarted
+from insync.wire.moves import NO_THROTTLE, PRESERVE_THROTTLE, MoveResult, MovesStarted
 
 
 class StartMoves:
@@ -131,6 +131,10 @@ class StartMoves:
         name = None if known is None or hold is not None else known.path.rpartition("/")[2]
         if request.throttle_bytes_per_s == NO_THROTTLE:
             return name, [asked]
+        if request.throttle_bytes_per_s == PRESERVE_THROTTLE:
+            if known is None or hold is not None:
+                return None, [asked]
+            return name, [asked, Delete(known.path, known.version)]
         if hold is not None:
             broker = ThrottleHold.decode(hold.value).broker
             raise MoveRefused(
@@ -178,7 +182,12 @@ class StartMoves:
 
 def _check(request: wire.StartMoves) -> None:
     """Refuse what no cluster could do."""
-    if not request.partitions:
+    throttle = request.throttle_bytes_per_s
+    if throttle == PRESERVE_THROTTLE and any(move.replicas for move in request.partitions):
+        raise MoveRefused(
+            ErrorCode.invalid_request, "a throttle is preserved when moves end, not when they start"
+        )
+    if not request.partitions and throttle != PRESERVE_THROTTLE:
         raise MoveRefused(ErrorCode.invalid_request, "no partitions are named")
     if len(request.partitions) > STATES_PER_STEP_MAX:
         raise MoveRefused(
@@ -186,8 +195,7 @@ def _check(request: wire.StartMoves) -> None:
             f"{len(request.partitions)} partitions; at most {STATES_PER_STEP_MAX} are moved in one "
             "request",
         )
-    throttle = request.throttle_bytes_per_s
-    if throttle < 1 and throttle != NO_THROTTLE:
+    if throttle < 1 and throttle not in (NO_THROTTLE, PRESERVE_THROTTLE):
         raise MoveRefused(
             ErrorCode.invalid_request,
             f"a throttle of {throttle} B/s would never let a move end; give 1 or more, or none",

@@ -17,30 +17,52 @@ from insync.moves.throttle import Ended
 async def verify(admin: Admin, asked: Asked) -> Told:
     cluster = await clusters.look(admin)
     found = moves.standing(cluster, asked.plan)
-    ended = Ended()
-    if not cluster.active and not asked.preserves_throttles:
+    ended, is_preserved = Ended(), False
+    if asked.preserves_throttles:
+        is_preserved = await _preserve_throttle(admin, asked, cluster, cancels=False)
+    elif not cluster.active:
         ended = await _clear_throttle(admin, asked, cluster)
     data = {
         "standing": {reassign_lines.name(key): each.value for key, each in found.items()},
+        "throttle_preserved": is_preserved,
         **ended_data(ended),
     }
     text = reassign_lines.status(found, cluster, asked.plan) + reassign_lines.cleared(ended)
+    text += reassign_lines.PRESERVED if is_preserved else ""
     return Told(data=data, text=text + problems_text(ended), exit_code=1 if ended.problems else 0)
 
 
 async def cancel(admin: Admin, asked: Asked) -> Told:
     cluster = await clusters.look(admin)
-    cancelled = await moves.cancel(admin, cluster, asked.plan, timeout_ms=asked.timeout_ms)
-    ended = Ended()
-    if not asked.preserves_throttles:
+    ended, is_preserved = Ended(), False
+    if asked.preserves_throttles:
+        cancelled = moves.under_way(cluster, asked.plan)
+        is_preserved = await _preserve_throttle(admin, asked, cluster, cancels=True)
+    else:
+        cancelled = await moves.cancel(admin, cluster, asked.plan, timeout_ms=asked.timeout_ms)
         cluster = await clusters.look(admin)
         ended = await _clear_throttle(admin, asked, cluster)
     data = {
         "cancelled": [reassign_lines.name(each) for each in cancelled],
+        "throttle_preserved": is_preserved,
         **ended_data(ended),
     }
     text = reassign_lines.cancelled(cancelled) + reassign_lines.cleared(ended)
+    text += reassign_lines.PRESERVED if is_preserved else ""
     return Told(data=data, text=text + problems_text(ended), exit_code=1 if ended.problems else 0)
+
+
+async def _preserve_throttle(
+    admin: Admin, asked: Asked, cluster: ClusterNow, *, cancels: bool
+) -> bool:
+    return await moves.preserve_throttle(
+        admin,
+        asked.journal(cluster),
+        cluster,
+        asked.plan,
+        cancels=cancels,
+        timeout_ms=asked.timeout_ms,
+    )
 
 
 async def _clear_throttle(admin: Admin, asked: Asked, cluster: ClusterNow) -> Ended:

@@ -16,6 +16,10 @@ VERIFY_WARNING = (
     "Warning: You must run --verify periodically, until the reassignment completes, "
     "to ensure the throttle is removed.\n"
 )
+PRESERVED = (
+    "The throttle stays set, also when the moves are over; --verify without --preserve-throttles "
+    "removes it.\n"
+)
 
 
 def name(partition: TopicPartition) -> str:

@@ -27,6 +27,7 @@ class Outcome:
     """What came of asking to move or cancel: an error for each partition that was refused."""
 
     refused: Mapping[TopicPartition, Refused]
+    lease: str | None = None  # of the throttle that goes with them, where brokers have such
 
     @property
     def is_done(self) -> bool:
@@ -99,7 +100,6 @@ async def start_with_throttle(
     timeout_ms: int,
 ) -> Outcome:
     """Moves and their throttle in one step; refused is refused as a whole."""
-    connections = admin.connections
     request = wire.StartMoves(
         partitions=tuple(
             wire.Move(topic, number, targets[topic, number]) for topic, number in sorted(targets)
@@ -108,6 +108,23 @@ async def start_with_throttle(
         is_additional=is_additional,
         timeout_ms=timeout_ms,
     )
+    return await _start_moves(admin, request)
+
+
+async def preserve_throttle(
+    admin: Admin, cancelled: Iterable[TopicPartition], *, timeout_ms: int
+) -> Outcome:
+    """Cancel these moves, if any, and give up the lease: what it has set stays set."""
+    request = wire.StartMoves(
+        partitions=tuple(wire.Move(topic, number) for topic, number in sorted(cancelled)),
+        throttle_bytes_per_s=wire.PRESERVE_THROTTLE,
+        timeout_ms=timeout_ms,
+    )
+    return await _start_moves(admin, request)
+
+
+async def _start_moves(admin: Admin, request: wire.StartMoves) -> Outcome:
+    connections = admin.connections
     body = wire.write_request(request)
 
     async def attempt() -> wire.MovesStarted:
@@ -127,7 +144,8 @@ async def start_with_throttle(
             )
             for each in started.partitions
             if each.error
-        }
+        },
+        lease=started.lease,
     )
 
 

@@ -11,7 +11,7 @@ from insync.client import reassignments
 from insync.client.admin import Admin
 from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow, look
-from insync.moves.journal import AnotherTool, JournalFile
+from insync.moves.journal import AnotherTool, Journal, JournalFile
 from insync.moves.plan_file import Plan
 from insync.moves.throttle import CannotThrottle, Ended
 from insync.rules.move_plan import Move, TopicPartition, moves
@@ -150,11 +150,47 @@ async def cancel(
     admin: Admin, cluster: ClusterNow, plan: Plan, *, timeout_ms: int
 ) -> tuple[TopicPartition, ...]:
     """Cancel what of the plan is under way; which that was."""
-    active = sorted(cluster.active.keys() & plan.keys())
+    active = under_way(cluster, plan)
     if active:
         targets = dict.fromkeys(active)
         _check(await reassignments.alter(admin, targets, timeout_ms=timeout_ms))
-    return tuple(active)
+    return active
+
+
+def under_way(cluster: ClusterNow, plan: Plan) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(cluster.active.keys() & plan.keys()))
+
+
+async def preserve_throttle(
+    admin: Admin,
+    file: JournalFile,
+    cluster: ClusterNow,
+    plan: Plan,
+    *,
+    cancels: bool,
+    timeout_ms: int,
+) -> bool:
+    """Make the plan's throttle the operator's, its moves cancelled or not; whether there is one.
+
+    Who would take it away when the moves end, lease or journal, is told to forget it. Cancelling
+    is part of that step: a lease ends with its last move, and would be quicker than a second one.
+    """
+    active = under_way(cluster, plan)
+    lease = None
+    if active and await reassignments.offers_leases(admin):
+        outcome = await reassignments.preserve_throttle(
+            admin, active if cancels else (), timeout_ms=timeout_ms
+        )
+        _check(outcome)
+        lease = outcome.lease
+    elif cancels:
+        await cancel(admin, cluster, plan, timeout_ms=timeout_ms)
+    async with file.locked_when_free():
+        journal = file.read()
+        is_plans = journal.bootstrapping is None and not journal.partitions.isdisjoint(plan)
+        if is_plans:
+            file.write(Journal())
+    return is_plans or lease is not None
 
 
 class Standing(Enum):

@@ -9,7 +9,8 @@ with the moves by itself, whatever becomes of who asked for it (its *lease*).
                 topic string, partition int32, error int16, message string or null
 
 No replicas: cancel that partition's move. A throttle of -1: none. The lease names the throttle that
-covers the moves, if there is one.
+covers the moves, if there is one. A throttle of -2, when cancelling or with no partitions at all:
+the lease named in the answer is given up, and what it has set stays set.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from insync.wire.primitives import (
 )
 
 NO_THROTTLE: Final = -1
+PRESERVE_THROTTLE: Final = -2
 PARTITIONS_MAX: Final = 100_000
 REPLICAS_MAX: Final = 1_000
 
