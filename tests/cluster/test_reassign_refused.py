@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cluster_helpers import IntegerProducer, admin, eventually, partitions_of
-from move_helpers import command, place, throttles, told, write_plan
+from move_helpers import command, copied_bytes, place, throttles, told, write_plan
 
 from insync.cli import main as cli
 from insync.testing.cluster import Cluster
@@ -148,6 +148,61 @@ def test_a_quota_that_cannot_be(refuses: Refuses, tmp_path: Path, rate: str) -> 
     path.write_text(GOOD)
     flags = ["--execute", "--reassignment-json-file", str(path), "--throttle", rate]
     refuses(QUOTAS[rate], *flags)
+
+
+def test_what_a_plan_warns_of_and_which_throttles_it_proposes(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The document's questions 1, 3, 4 and 5, as the command tells people and scripts of them."""
+    path = tmp_path / "plan.json"
+    path.write_text(GOOD)
+
+    def run(command: str, *flags: str) -> str:
+        given = [command, "--bootstrap-server", cluster.bootstrap, *flags]
+        assert cli.main(given) == 0
+        return capsys.readouterr().out
+
+    def planned(*more: str) -> str:
+        asked = ["--throttle", "1MB", "--finish-in", "10s", "--network", "1Gbit"]
+        asked += ["--max-impact", "30%", "--measure-for", "1s"]
+        return run("reassign", "--plan", str(path), *asked, *more)
+
+    unusual = {
+        2: "leader.replication.throttled.rate=5000000",
+        3: "replica.fetch.response.max.bytes=20971520",
+    }
+    for broker, setting in unusual.items():
+        entity = ["--entity-type", "brokers", "--entity-name", str(broker)]
+        run("configs", *entity, "--alter", "--add-config", setting)
+    try:
+        text, data = planned(), json.loads(planned("--json"))
+    finally:
+        for broker, setting in unusual.items():
+            entity = ["--entity-type", "brokers", "--entity-name", str(broker)]
+            run("configs", *entity, "--alter", "--delete-config", setting.partition("=")[0])
+    size = copied_bytes(cluster, TOPIC, 1)  # of partition 0, all that it has of this topic
+    in_time = -(-size // 10)
+    proposed = {"given": 1_000_000, "finish_in": in_time, "max_impact": 37_500_000}
+    assert {why: each["bytes_per_s"] for why, each in data["throttles"].items()} == proposed
+    assert {each["verdict"] for each in data["throttles"].values()} == {"safe"}
+    assert 9_000 < data["throttles"]["finish_in"]["per_broker_time_ms"] <= 10_000
+    for line in (
+        "Throttle: 1000000 B/s (1 MB/s): safe; MoveTime ",
+        f"To finish in time: {in_time} B/s (",
+        "For that part of the network: 37500000 B/s (37.5 MB/s): safe; MoveTime ",
+    ):
+        assert f"\n{line}" in text
+    uneven = "leader.replication.throttled.rate is not the same on all brokers involved"
+    large = "replica.fetch.response.max.bytes is"
+    window = "the first responses take longer than the throttle's window of 11 s; set it below"
+    for warning in (
+        f"{uneven}: none on broker 1, 5000000 on broker 2, none on broker 3",
+        f"{large} 20971520 on broker 3: at 1000000 B/s {window} 11000000",
+        f"{large} 10485760 on broker 1, 2: at {in_time} B/s {window} {11 * in_time}",
+    ):
+        assert warning in data["warnings"]
+        assert f"\nWarning: {warning}\n" in text
+    assert not any("at 37500000 B/s" in each for each in data["warnings"])
 
 
 def test_a_second_tool_and_a_topic_that_is_deleted_meanwhile(

@@ -174,6 +174,10 @@ def test_generated_and_planned(tmp_path: Path) -> None:
         assert told.data["throttles"]["max_impact"]["bytes_per_s"] == 37_500_000
         assert told.data["throttles"]["given"]["verdict"] == "safe"
         assert 10_000 < told.data["bytes_to_move"] < 30_000
+        in_time = told.data["throttles"]["finish_in"]
+        assert in_time["bytes_per_s"] == -(-told.data["bytes_to_move"] // 60), "nothing comes in"
+        assert in_time["verdict"] == "safe"
+        assert 59_000 < in_time["per_broker_time_ms"] <= 60_000
         assert told.data["brokers"][0]["out_bytes"] == told.data["bytes_to_move"]
         assert "MoveRatio" in told.text
 
