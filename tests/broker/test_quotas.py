@@ -227,6 +227,45 @@ def test_metrics_of_a_move_are_what_passes() -> None:
     play(scenario, brokers=2)
 
 
+@pytest.mark.parametrize(("windows", "size_s"), [(2, 1), (2, 3), (20, 1)])
+def test_another_window_is_measured_over_from_when_it_is_set(windows: int, size_s: int) -> None:
+    """It tells of what passed for so long as the window lasts; the usual one lasts eleven seconds.
+
+    The quota itself is a bucket, and goes on as it was.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        growth = await begin_move(cluster)
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in (1, 2)}
+
+        def rates() -> list[float]:
+            return [
+                samples(metrics[number])[f"kafka_server_{side}replicationthrottledrate", ""]
+                for number, side in ((1, "leader"), (2, "follower"))
+            ]
+
+        await asyncio.sleep(3)
+        assert rates() == [pytest.approx(MB, rel=0.4)] * 2, "since its beginning"
+        given = {
+            **{f"{side}.replication.throttled.rate": str(MB) for side in BOTH},
+            "replication.quota.window.num": str(windows),
+            "replication.quota.window.size.seconds": str(size_s),
+        }
+        configure(cluster, paths.broker_config(None), given)
+        await asyncio.sleep(0.1)
+        rates()  # it begins with the first look
+        await asyncio.sleep(6)
+        assert rates() == [pytest.approx(MB, rel=0.1)] * 2
+        took_s = await growth.until_in_sync(24, within_s=30)
+        assert took_s == pytest.approx(12, rel=0.05)
+        await asyncio.sleep(windows * size_s - 1)
+        assert min(rates()) > 0
+        await asyncio.sleep(2)
+        assert rates() == [0, 0]
+
+    play(scenario, brokers=2)
+
+
 def test_five_leaders_and_one_follower_stay_within_its_quota() -> None:
     async def scenario(cluster: Cluster) -> None:
         leaders = [1, 2, 3, 4, 5] * 4

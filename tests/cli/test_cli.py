@@ -136,6 +136,8 @@ def test_the_demo_for_scripts() -> None:
         "2, 3 leave",
         "nobody leaves, broker 1 hands over",
     ]
+    assert told["moved"]["throttles_left"] == 0
+    assert told["moved"]["bytes_moved"] > 0
 
 
 @pytest.mark.process
