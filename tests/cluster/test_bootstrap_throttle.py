@@ -15,6 +15,7 @@ import pytest
 from cluster_helpers import IntegerProducer as Integers
 from cluster_helpers import check_nothing_lost, create_topic, eventually, partitions_of
 from kio_client import KioClient
+from move_helpers import copied_bytes
 
 from insync.client.admin import Admin
 from insync.client.admin_connections import Connections, parse_bootstrap
@@ -128,7 +129,9 @@ def test_caught_up_and_the_throttle_is_gone(cluster: Cluster, producer: Integers
     with tool(cluster, broker, SOON) as started:
         cluster.restart(broker)
         out, _ = started.communicate(timeout=60)
-    assert (started.returncode, json.loads(out)["caught_up"]) == (0, True)
+    told = json.loads(out)
+    assert (started.returncode, told["caught_up"]) == (0, True)
+    assert told["estimate"]["bytes_to_copy"] == copied_bytes(cluster, TOPIC, broker), "it had none"
     assert is_in_sync(cluster, broker)
     assert throttles(cluster) == {}
     check_nothing_lost(cluster, producer)

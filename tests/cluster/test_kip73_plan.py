@@ -2,7 +2,7 @@
 
 Each scenario has its plan as a file beside this one. How long a move takes is computed from the
 document's sentence alone: what there is to copy, by the quota less what keeps up under it. It is
-also held against the estimate of `insync reassign --plan`.
+also held against the estimate of `insync reassign --plan`, or of `insync throttle` at its start.
 
 A partition is fetched in pieces much smaller than itself here, as it would be in production: then
 all of them are under way until the end, which is what the document's formula is about.
@@ -273,6 +273,10 @@ def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
     [
         pytest.param(ONE_TO_THE_OTHER, 40, 0, id="one-to-the-other"),
         pytest.param(TWO_TO_ONE, 30, INBOUND, id="two-to-one-producing"),
+        pytest.param(ONE_TO_THE_OTHER, 100, 0, id="one-to-the-other-long", marks=pytest.mark.long),
+        pytest.param(
+            TWO_TO_ONE, 75, INBOUND, id="two-to-one-producing-long", marks=pytest.mark.long
+        ),
         pytest.param(
             ONE_TO_THE_OTHER, 90, INBOUND, id="one-to-the-other-producing", marks=pytest.mark.long
         ),
@@ -320,9 +324,8 @@ def bootstrap_under_throttle(inbound: int) -> Timing:
             address = ["--bootstrap-server", cluster.bootstrap]
             throttle = ["--broker", "2", "--bootstrap", "--throttle", str(QUOTA)]
             bootstrap = subprocess.Popen(
-                [str(INSYNC), "throttle", *address, *throttle],
+                [str(INSYNC), "throttle", *address, *throttle, "--json"],
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
                 text=True,
             )
             try:
@@ -342,5 +345,8 @@ def bootstrap_under_throttle(inbound: int) -> Timing:
                 bootstrap.kill()
         assert bootstrap.returncode == 0, told
         assert not throttles_of(cluster, 1, 2)
-    expected_s = left_bytes / (QUOTA - came_in)
-    return Timing(took_s=took_s, document_s=expected_s, estimated_s=expected_s, started_s=1.0)
+    # What was produced after the estimate was made has to be copied as well.
+    estimate = json.loads(told)["estimate"]
+    estimated_s = estimate["time_ms"] / 1_000 * left_bytes / estimate["bytes_to_copy"]
+    document_s = left_bytes / (QUOTA - came_in)
+    return Timing(took_s=took_s, document_s=document_s, estimated_s=estimated_s, started_s=1.0)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from one_cluster import OneCluster, cluster_now, ids, partition
 
+from insync.cli.throttle import estimate
 from insync.client.log_sizes import LogSize, Sizes
 from insync.moves import planning
+from insync.moves.bootstrap import copies_of, outlook_of
 from insync.moves.execute import (
     MovesUnderWay,
     Standing,
@@ -71,6 +74,41 @@ def test_verdicts() -> None:
         planning.check_safe(found, 2 * MB)
     with pytest.raises(UnsafeThrottle, match="use at most 122999999, or --force"):
         planning.check_safe(found, 124 * MB)
+
+
+def test_a_broker_that_fills_itself_anew_copies_what_it_lacks() -> None:
+    """Ten partitions of 30 MB with 2 MB/s coming in; it has 10 MB of each, or is down."""
+    cluster = cluster_now(dict.fromkeys(TEN, (1, 2)), alive=[1, 2])
+    copies = copies_of(cluster, TWO)
+    first, last = sizes(28, 90), sizes(30, 100)
+    part = dict.fromkeys(TEN, LogSize(end=33, size_bytes=10 * MB))
+    for second, lacks, time_ms in ((part, 200, 20_000), ({}, 300, 30_000)):
+        now = replace(last, of={**last.of, TWO: second})
+        measured = between(cluster, now, first, elapsed_ms=10_000)
+        found = outlook_of(cluster, copies, TWO, measured)
+        assert found.bytes_to_move == lacks * MB
+        assert found.time_ms(12 * MB) == time_ms
+        told = estimate(found, TWO, 12 * MB, is_without_inbound=False)
+        assert told.data == {
+            "throttle_bytes_per_s": 12 * MB,
+            "bytes_to_copy": lacks * MB,
+            "brokers": [
+                {
+                    "broker": broker,
+                    "in_bytes": lacks * MB if broker == TWO else 0,
+                    "out_bytes": lacks * MB if broker == ONE else 0,
+                    "inbound_bytes_per_s": 2 * MB,
+                }
+                for broker in (ONE, TWO)
+            ],
+            "time_ms": time_ms,
+        }
+        *table, line = told.text.splitlines()
+        assert line == (
+            f"Broker 2 lacks {lacks} MB: at 12 MB/s, less what comes in, this takes "
+            f"{time_ms // 1_000}.0 s"
+        )
+        assert table[2].split()[:3] == ["2", str(lacks), "MB"]
 
 
 def test_a_log_that_retention_cut_is_measured_by_its_offsets() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -125,15 +126,7 @@ def _data(
         "safe_below_bytes_per_s": None
         if asked.network_bytes_per_s is None
         else float(seen.range.below_bytes_per_s),
-        "brokers": [
-            {
-                "broker": broker,
-                "in_bytes": load.in_bytes,
-                "out_bytes": load.out_bytes,
-                "inbound_bytes_per_s": load.inbound_bytes_per_s,
-            }
-            for broker, load in seen.loads.items()
-        ],
+        "brokers": loads_data(seen),
         "throttles": {
             why: {
                 "bytes_per_s": quota,
@@ -147,12 +140,24 @@ def _data(
     }
 
 
+def loads_data(seen: Outlook) -> list[dict[str, int]]:
+    return [
+        {
+            "broker": broker,
+            "in_bytes": load.in_bytes,
+            "out_bytes": load.out_bytes,
+            "inbound_bytes_per_s": load.inbound_bytes_per_s,
+        }
+        for broker, load in seen.loads.items()
+    ]
+
+
 def _text(asked: Asked, seen: Outlook, quotas: dict[str, int], warnings: list[str]) -> str:
     moved = f"{seen.partitions_to_move} of {seen.partitions_total} partitions"
     lines = [
         f"MoveRatio: {_ratio(seen.ratio)} ({moved}, {size_text(seen.bytes_to_move)} to copy)",
         "",
-        _table(seen, quotas),
+        loads_table(seen, quotas.values()),
         _range_line(asked, seen),
     ]
     titles = {
@@ -163,8 +168,8 @@ def _text(asked: Asked, seen: Outlook, quotas: dict[str, int], warnings: list[st
     for why, quota in quotas.items():
         lines.append(
             f"{titles[why]}: {quota} B/s ({rate_text(quota)}): {seen.verdict(quota)}; MoveTime "
-            f"{_time(seen.document_time_ms(quota))} by KIP-73's formula, "
-            f"{_time(seen.time_ms(quota))} by each broker's own rates"
+            f"{time_text(seen.document_time_ms(quota))} by KIP-73's formula, "
+            f"{time_text(seen.time_ms(quota))} by each broker's own rates"
         )
     lines += [f"Warning: {each}" for each in warnings]
     return "".join(f"{line}\n" for line in lines)
@@ -180,9 +185,11 @@ def _range_line(asked: Asked, seen: Outlook) -> str:
     return f"Safe throttle: {above} (inbound), below {below} B/s (network - inbound/replicas)"
 
 
-def _table(seen: Outlook, quotas: dict[str, int]) -> str:
+def loads_table(seen: Outlook, quotas: Iterable[int]) -> str:
+    """What each broker receives and sends, and how long that takes it at each of these quotas."""
+    quotas = list(quotas)
     table = Table(box=None, pad_edge=False)
-    for column in ("broker", "in", "out", "inbound", *(f"at {q} B/s" for q in quotas.values())):
+    for column in ("broker", "in", "out", "inbound", *(f"at {each} B/s" for each in quotas)):
         table.add_column(column, justify="right", no_wrap=True)
     for broker, load in seen.loads.items():
         table.add_row(
@@ -190,7 +197,7 @@ def _table(seen: Outlook, quotas: dict[str, int]) -> str:
             size_text(load.in_bytes),
             size_text(load.out_bytes),
             rate_text(load.inbound_bytes_per_s),
-            *(_time(load.time_ms(quota)) for quota in quotas.values()),
+            *(time_text(load.time_ms(quota)) for quota in quotas),
         )
     console = Console(width=WIDTH, color_system=None)
     with console.capture() as capture:
@@ -198,7 +205,7 @@ def _table(seen: Outlook, quotas: dict[str, int]) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 
-def _time(time_ms: int | None) -> str:
+def time_text(time_ms: int | None) -> str:
     return "never" if time_ms is None else duration(time_ms)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from insync.cli import move_view, quantities, reassign_lines
+from insync.cli import move_view, quantities, reassign_lines, reassign_plan
 from insync.cli.admin import BootstrapServer, CommandConfig, ask
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
 from insync.cli.reassign_do import Told, ended_data, monotonic_ms, problems_text
@@ -19,7 +19,11 @@ from insync.moves import bootstrap as bootstrapping
 from insync.moves import cluster as clusters
 from insync.moves import measure, planning
 from insync.moves.bootstrap import Outcome, Watching
+from insync.moves.cluster import ClusterNow
 from insync.moves.journal import JournalFile, state_directory
+from insync.moves.measure import CannotMeasure
+from insync.moves.planning import Outlook
+from insync.moves.progress import rate_text, size_text
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
 
@@ -75,13 +79,14 @@ def throttle(
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _this_task().cancel)
         cluster = await clusters.look(admin)
         number = BrokerId(broker)
-        copies = bootstrapping.copies_of(cluster, number)
-        if not force:
-            if not as_json:
-                sys.stderr.write(f"insync: measuring what comes in for {measure_s} s\n")
-            measured = await measure.measure(admin, cluster, for_s=measure_s, clock_ms=monotonic_ms)
-            seen = planning.outlook(cluster, copies, measured, network_bytes_per_s=None)
-            planning.check_safe(seen, bytes_per_s)
+        if not force and not as_json:
+            sys.stderr.write(f"insync: measuring what comes in for {measure_s} s\n")
+        estimated = await _estimated(
+            admin, cluster, number, bytes_per_s, measure_s=None if force else measure_s
+        )
+        if not as_json:
+            sys.stdout.write(estimated.text)
+            sys.stdout.flush()
         with move_view.screen(as_json=as_json) as screen:
             outcome, ended = await bootstrapping.bootstrap(
                 admin,
@@ -99,7 +104,12 @@ def throttle(
             )
         has_caught_up = outcome is Outcome.CAUGHT_UP
         return Told(
-            data={"broker": broker, "caught_up": has_caught_up, **ended_data(ended)},
+            data={
+                "broker": broker,
+                "estimate": estimated.data,
+                "caught_up": has_caught_up,
+                **ended_data(ended),
+            },
             text=f"Broker {broker} {WORDS[outcome]}.\n"
             + reassign_lines.cleared(ended)
             + problems_text(ended),
@@ -111,6 +121,48 @@ def throttle(
     except asyncio.CancelledError:
         raise Refusal("stopped before the throttle was set") from None
     return Answer(data=told.data, view=told.text, as_json=as_json, exit_code=told.exit_code)
+
+
+async def _estimated(
+    admin: Admin,
+    cluster: ClusterNow,
+    broker: BrokerId,
+    bytes_per_s: int,
+    *,
+    measure_s: int | None,
+) -> Told:
+    """Refused when it would never end; with nothing to measure for, it is only estimated."""
+    copies = bootstrapping.copies_of(cluster, broker)
+    if measure_s is None:
+        try:
+            measured = await measure.sizes_only(admin, cluster)
+        except CannotMeasure:
+            return Told(data=None, text="")
+        seen = bootstrapping.outlook_of(cluster, copies, broker, measured)
+    else:
+        measured = await measure.measure(admin, cluster, for_s=measure_s, clock_ms=monotonic_ms)
+        seen = bootstrapping.outlook_of(cluster, copies, broker, measured)
+        planning.check_safe(seen, bytes_per_s)
+    return estimate(seen, broker, bytes_per_s, is_without_inbound=measure_s is None)
+
+
+def estimate(
+    seen: Outlook, broker: BrokerId, bytes_per_s: int, *, is_without_inbound: bool
+) -> Told:
+    """How much there is to copy, and how long that takes."""
+    time_ms = seen.time_ms(bytes_per_s)
+    beside = "what comes in not counted" if is_without_inbound else "less what comes in"
+    return Told(
+        data={
+            "throttle_bytes_per_s": bytes_per_s,
+            "bytes_to_copy": seen.bytes_to_move,
+            "brokers": reassign_plan.loads_data(seen),
+            "time_ms": time_ms,
+        },
+        text=f"{reassign_plan.loads_table(seen, [bytes_per_s])}"
+        f"Broker {broker} lacks {size_text(seen.bytes_to_move)}: at {rate_text(bytes_per_s)}, "
+        f"{beside}, this takes {reassign_plan.time_text(time_ms)}\n",
+    )
 
 
 def _this_task() -> asyncio.Task[object]:

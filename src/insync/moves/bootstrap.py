@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 from uuid import uuid4
@@ -22,6 +22,8 @@ from insync.moves import cluster as clusters
 from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow
 from insync.moves.journal import AnotherTool, JournalFile
+from insync.moves.measure import Measured
+from insync.moves.planning import Outlook, outlook
 from insync.moves.throttle import Ended
 from insync.moves.watch import LOOK_EVERY_S, Show, Watch, is_out_of_sync
 from insync.rules.move_plan import Move, TopicPartition
@@ -51,6 +53,21 @@ def copies_of(cluster: ClusterNow, broker: BrokerId) -> dict[TopicPartition, Mov
             f"alive are {known}"
         )
     return found
+
+
+def outlook_of(
+    cluster: ClusterNow,
+    copies: Mapping[TopicPartition, Move],
+    broker: BrokerId,
+    measured: Measured,
+) -> Outlook:
+    """What a plan would mean that copies what the broker lacks: of one that is down, everything."""
+    has = measured.held.get(broker, {})
+    lacks = {
+        partition: max(0, size - has.get(partition, 0))
+        for partition, size in measured.sizes.items()
+    }
+    return outlook(cluster, copies, replace(measured, sizes=lacks), network_bytes_per_s=None)
 
 
 def throttle_of(

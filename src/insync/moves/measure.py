@@ -26,8 +26,13 @@ class Measured:
     leaders: Mapping[TopicPartition, BrokerId]
     sizes: Mapping[TopicPartition, int]
     rates: Mapping[TopicPartition, int]
-    log_bytes: Mapping[BrokerId, int]  # all that a broker has
+    held: Mapping[BrokerId, Mapping[TopicPartition, int]]  # by every broker that tells
     problems: tuple[str, ...] = ()
+
+    @property
+    def log_bytes(self) -> dict[BrokerId, int]:
+        """All that a broker has."""
+        return {broker: sum(logs.values()) for broker, logs in self.held.items()}
 
     def client_bytes_in(self, broker: BrokerId) -> int:
         """BytesInPerSec: what clients write to it."""
@@ -90,8 +95,8 @@ def between(cluster: ClusterNow, last: Sizes, first: Sizes | None, *, elapsed_ms
         leaders=leaders,
         sizes=sizes,
         rates=rates,
-        log_bytes={
-            broker: sum(each.size_bytes or 0 for each in logs.values())
+        held={
+            broker: {partition: each.size_bytes or 0 for partition, each in logs.items()}
             for broker, logs in last.of.items()
         },
         problems=tuple(

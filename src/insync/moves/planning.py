@@ -90,7 +90,8 @@ def outlook(
     network_bytes_per_s: int | None,
 ) -> Outlook:
     found = loads(moving, leaders=measured.leaders, sizes=measured.sizes, rates=measured.rates)
-    brokers = max(1, len(measured.log_bytes))
+    log_bytes = measured.log_bytes
+    brokers = max(1, len(log_bytes))
     inbound = {broker: load.inbound_bytes_per_s for broker, load in found.items()}
     worst = max(sorted(inbound), key=lambda broker: inbound[broker], default=None)
     lowest = 0 if worst is None else inbound[worst]
@@ -109,9 +110,9 @@ def outlook(
         partitions_to_move=len(moving),
         partitions_total=len(cluster.partitions),
         loads=found,
-        log_bytes_per_broker=sum(measured.log_bytes.values()) // brokers,
+        log_bytes_per_broker=sum(log_bytes.values()) // brokers,
         brokers=brokers,
-        client_bytes_in_max=max(map(measured.client_bytes_in, measured.log_bytes), default=0),
+        client_bytes_in_max=max(map(measured.client_bytes_in, log_bytes), default=0),
         inbound_bytes_per_s=lowest,
         inbound_at=worst,
         range=SafeRange(
