@@ -27,7 +27,7 @@ from insync.broker.settings import (
 )
 from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata import paths
-from insync.metadata.errors import Conflict
+from insync.metadata.errors import Conflict, Unavailable
 from insync.metadata.records import decode_config, encode_config
 from insync.metadata.store import Check, Create, MetadataStore, Operation, Write
 from insync.rules.refusals import BadSetting
@@ -245,6 +245,8 @@ class Configs:
                 await self._store.commit(*step)
             except Conflict:
                 continue
+            except Unavailable as unavailable:
+                raise ConfigRefused(ErrorCode.request_timed_out, str(unavailable)) from None
             return warnings
         raise ConfigRefused(ErrorCode.request_timed_out, "other changes kept coming first")
 

@@ -20,7 +20,7 @@ from insync.broker.server import Reply
 from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata import paths
 from insync.metadata.configs import configs_of
-from insync.metadata.errors import Conflict
+from insync.metadata.errors import Conflict, Unavailable
 from insync.metadata.records import ThrottleHold, decode_lease
 from insync.metadata.store import Create, Entry, Operation, Write
 from insync.metadata.throttle_leases import end_step, hold_on, the_lease
@@ -65,6 +65,8 @@ class HoldThrottle:
                 return ThrottleHeld(int(ErrorCode.none), lasts_ms=HOLD_MS if is_held else 0)
         except MoveRefused as refused:
             return ThrottleHeld(int(refused.code), refused.message)
+        except Unavailable as unavailable:
+            return ThrottleHeld(int(ErrorCode.request_timed_out), str(unavailable))
         return ThrottleHeld(int(ErrorCode.request_timed_out), "other changes kept coming first")
 
     def _step(self, request: wire.HoldThrottle) -> list[Operation]:

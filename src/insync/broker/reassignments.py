@@ -20,7 +20,7 @@ from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata import paths
 from insync.metadata.cooling import cooling_for
 from insync.metadata.dealt_with import brokers_seen, dealt_with
-from insync.metadata.errors import Conflict
+from insync.metadata.errors import Conflict, Unavailable
 from insync.metadata.records import encode_state
 from insync.metadata.store import STATES_PER_STEP_MAX, Check, MetadataStore, Operation, Write
 from insync.rules import reassignment
@@ -152,6 +152,7 @@ class PartitionSteps:
     ) -> dict[TopicPartition, MoveRefused | None]:
         """In one step, anew when another change came first: the view then includes that one."""
         results: dict[TopicPartition, MoveRefused | None] = {}
+        why = "other changes kept coming first"
         for _ in range(ATTEMPTS_MAX):
             changed = {}
             for key in keys:
@@ -168,8 +169,11 @@ class PartitionSteps:
                     await self.commit(changed, cause)
             except Conflict:
                 continue
+            except Unavailable as unavailable:
+                why = str(unavailable)
+                break
             return results
-        late = MoveRefused(ErrorCode.request_timed_out, "other changes kept coming first")
+        late = MoveRefused(ErrorCode.request_timed_out, why)
         return {key: results[key] or late for key in keys}
 
 

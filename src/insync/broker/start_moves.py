@@ -19,7 +19,7 @@ from insync.broker.reassignments import MoveRefused, PartitionSteps, Reassignmen
 from insync.broker.server import Reply
 from insync.broker.topics import ATTEMPTS_MAX
 from insync.metadata.configs import configs_of
-from insync.metadata.errors import Conflict
+from insync.metadata.errors import Conflict, Unavailable
 from insync.metadata.records import ThrottleHold, decode_lease
 from insync.metadata.store import STATES_PER_STEP_MAX, Delete, Entry, Operation
 from insync.metadata.throttle_leases import hold_on, the_lease
@@ -71,6 +71,8 @@ class StartMoves:
                 return MovesStarted(int(ErrorCode.none), lease=lease, partitions=results)
         except MoveRefused as refused:
             return MovesStarted(int(refused.code), refused.message)
+        except Unavailable as unavailable:
+            return MovesStarted(int(ErrorCode.request_timed_out), str(unavailable))
         return MovesStarted(int(ErrorCode.request_timed_out), "other changes kept coming first")
 
     def _states(

@@ -21,7 +21,6 @@ from insync.broker.settings import Settings
 from insync.broker.topics import TopicRefused, Topics, Wanted
 from insync.client.connection import Network
 from insync.client.partition_client import PartitionClient, Refused
-from insync.metadata.errors import SessionEnded, Unavailable
 from insync.telemetry.recorder import Recorder, Row
 from insync.telemetry.schemas import TABLES, TELEMETRY_TOPIC
 
@@ -117,10 +116,10 @@ class Publisher:
         try:
             await self._topics.create(wanted)
         except TopicRefused as refused:
-            if refused.code is not ErrorCode.topic_already_exists:
+            if refused.code is ErrorCode.request_timed_out:
+                logger.info("cannot create %s yet: %s", TELEMETRY_TOPIC, refused.message)
+            elif refused.code is not ErrorCode.topic_already_exists:
                 logger.warning("cannot create %s: %s", TELEMETRY_TOPIC, refused.message)
-        except (SessionEnded, Unavailable) as error:
-            logger.info("cannot create %s yet: %s", TELEMETRY_TOPIC, error)
         return TELEMETRY_TOPIC in self._view.topics
 
     def _enqueue(self, number: int, rows: Rows) -> None:

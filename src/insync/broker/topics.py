@@ -25,7 +25,7 @@ from insync.broker.settings import (
     text_of,
 )
 from insync.metadata import paths
-from insync.metadata.errors import BadTopicName, Conflict
+from insync.metadata.errors import BadTopicName, Conflict, Unavailable
 from insync.metadata.records import TopicRecord, encode_config, encode_state
 from insync.metadata.store import (
     Check,
@@ -209,6 +209,8 @@ class Topics:
                 await self._store.commit(*step())
             except Conflict:
                 continue
+            except Unavailable as unavailable:
+                raise TopicRefused(ErrorCode.request_timed_out, str(unavailable)) from None
             self._changed_at_s = asyncio.get_running_loop().time()
             return
         raise TopicRefused(ErrorCode.request_timed_out, "other changes kept coming first")

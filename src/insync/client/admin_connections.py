@@ -40,6 +40,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.broker_not_available,
         ErrorCode.leader_not_available,
         ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
         ErrorCode.throttling_quota_exceeded,
     }
 )
