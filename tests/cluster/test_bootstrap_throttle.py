@@ -123,6 +123,7 @@ def test_killed_and_the_throttle_goes_all_the_same(
     check_nothing_lost(cluster, producer)
 
 
+@pytest.mark.long
 def test_caught_up_and_the_throttle_is_gone(cluster: Cluster, producer: Integers) -> None:
     broker = some_follower(cluster)
     empty(cluster, broker)
@@ -137,6 +138,7 @@ def test_caught_up_and_the_throttle_is_gone(cluster: Cluster, producer: Integers
     check_nothing_lost(cluster, producer)
 
 
+@pytest.mark.long
 def test_the_controller_is_killed_and_the_throttle_ends_as_ever(
     cluster: Cluster, producer: Integers
 ) -> None:

@@ -128,12 +128,13 @@ class Case:
 LONG = pytest.mark.long
 CASES = [
     pytest.param(Case(befalls=the_source_dies), id="the-source-dies"),
-    pytest.param(Case(befalls=the_destination_dies), id="the-destination-dies"),
-    pytest.param(Case(befalls=the_controller_dies), id="the-controller-dies"),
+    pytest.param(Case(befalls=the_destination_dies), id="the-destination-dies", marks=LONG),
+    pytest.param(Case(befalls=the_controller_dies), id="the-controller-dies", marks=LONG),
     pytest.param(Case(befalls=the_tool_dies, tool_ends_with=-9), id="the-tool-dies"),
     pytest.param(
         Case(befalls=the_rate_is_raised, bytes_per_s=CRAWL, befalls_at_bytes=CRAWL),
         id="the-rate-is-raised",
+        marks=LONG,
     ),
     pytest.param(
         Case(befalls=it_is_cancelled, is_moved=False, tool_ends_with=1), id="it-is-cancelled"
