@@ -159,6 +159,26 @@ def test_refused_plans_change_nothing(tmp_path: Path) -> None:
     tell(story)
 
 
+@pytest.mark.parametrize("throttle", [None, 1_000_000])
+def test_a_store_out_of_reach_for_a_moment_is_waited_for(
+    tmp_path: Path, throttle: int | None
+) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        for number in cluster.brokers:
+            cluster.cut_off_from_store(number)
+        ours = asked(tmp_path, to(3, 2), throttle_bytes_per_s=throttle)
+        executing = asyncio.create_task(reassign_do.execute(admin, ours))
+        await asyncio.sleep(1)
+        assert not executing.done()
+        for number in cluster.brokers:
+            cluster.reconnect_to_store(number)
+        assert (await executing).data["started"] == ["t-0"]
+        await until(lambda: moved(cluster) == [3, 2], within_s=60)
+        await until(lambda: throttles(cluster) == {}, within_s=60)
+
+    tell(story)
+
+
 def test_generated_and_planned(tmp_path: Path) -> None:
     async def story(_: Cluster, admin: Admin) -> None:
         told = await reassign_plan.generate(admin, asked(tmp_path, {}))

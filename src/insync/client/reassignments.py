@@ -70,6 +70,10 @@ async def alter(
         answer = await connections.ask_controller(Api.ALTER_PARTITION_REASSIGNMENTS, values)
         if answer.error_code is not ErrorCode.none:
             raise Refused(answer.error_code, answer.error_message or "the reassignment")
+        results = [each for topic in answer.responses for each in topic.partitions]
+        if results and all(each.error_code is ErrorCode.request_timed_out for each in results):
+            # Whoever keeps the metadata was out of reach, for all of them.
+            raise Refused(results[0].error_code, results[0].error_message or "the reassignment")
         return answer
 
     answer = await connections.operation(attempt)
