@@ -25,8 +25,7 @@ pytestmark = pytest.mark.process
 
 LAG_MS = 1_000
 WITHIN_S = 30.0
-LATE_MS = LAG_MS // 4
-"""Timers of a process are late by what its loop and this machine take."""
+GONE, RESIGNED = "a broker came or went", "its leader resigned"
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_a_stopped_follower_is_told_of_and_replayed(cluster: Cluster, tmp_path: 
     assert summary["rows"] == {name: len(rows) for name, rows in tables.items()}
     assert all(row["topic"] != TELEMETRY_TOPIC for row in tables["appends"])
     assert all(epoch.is_whole for epoch in epochs(tables))
-    assert len(agreed(tables, timers_late_ms=LATE_MS)) >= 2
+    assert len(agreed(tables, loops_are_late=True)) >= 2
 
 
 def _changes(tables: Tables) -> set[tuple[str, int]]:
@@ -107,10 +106,12 @@ def test_every_fault_is_told_of_and_replayed(cluster: Cluster, tmp_path: Path) -
     assert created.returncode == 0, created.stderr
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
     write(producer, 1.0)
+    led_by = _leaders(producer)
     cluster.kill(3)
     write(producer, 0.5)
     cluster.restart(3)
     write(producer, 1.5)
+    stood_still = {number for number, leader in _leaders(producer).items() if leader == 1}
     cluster.pause(1)  # two partitions have a follower that stopped, one a leader that did
     write(producer, 2.0 * LAG_MS / 1_000)
     cluster.resume(1)
@@ -119,11 +120,17 @@ def test_every_fault_is_told_of_and_replayed(cluster: Cluster, tmp_path: Path) -
     write(producer, 4.0 * LAG_MS / 1_000)
     cluster.heal()
     write(producer, 1.5)
-    tables = _exported_when(
-        cluster, tmp_path, lambda tables: _ends_whole(tables) and _stood_still(tables, 1)
-    )
+
+    def is_told(tables: Tables) -> bool:
+        now_led_by = {number: changes[-1] for number, changes in _elected(tables, led_by).items()}
+        return _ends_whole(tables) and _stood_still(tables, 1) and now_led_by == _leaders(producer)
+
+    tables = _exported_when(cluster, tmp_path, is_told)
     assert any(row["read_ms"] >= LAG_MS and row["leader"] == 2 for row in tables["fetches"])
-    decisions = agreed(tables, timers_late_ms=LATE_MS)
+    causes = {(row["partition"], row["leader_before"], row["cause"]) for row in tables["elections"]}
+    assert {(number, 3, GONE) for number, leader in led_by.items() if leader == 3} <= causes
+    assert {(number, 1, RESIGNED) for number in stood_still} <= causes
+    decisions = agreed(tables, loops_are_late=True)
     assert {"shrink", "expand"} <= {each.change for each in decisions}
 
 
@@ -137,6 +144,26 @@ def _exported_when(cluster: Cluster, folder: Path, is_told: Callable[[Tables], b
             return tables
         assert time.monotonic() < deadline_s, tables["isr"]
         time.sleep(0.5)
+
+
+def _leaders(producer: Producer) -> dict[int, int]:
+    found = producer.list_topics("orders", timeout=10).topics["orders"].partitions
+    return {number: partition.leader for number, partition in found.items()}
+
+
+def _elected(tables: Tables, led_by: dict[int, int]) -> dict[int, list[int]]:
+    """Who led each partition, one after the other: every epoch, none twice and none missing."""
+    found = {}
+    for number, first in led_by.items():
+        rows = sorted(
+            (row for row in tables["elections"] if row["partition"] == number),
+            key=lambda row: row["leader_epoch"],
+        )
+        assert {row["topic"] for row in rows} <= {"orders"}
+        assert [row["leader_epoch"] for row in rows] == list(range(1, len(rows) + 1))
+        found[number] = [first, *(row["leader_after"] for row in rows)]
+        assert [row["leader_before"] for row in rows] == found[number][:-1]
+    return found
 
 
 def _ends_whole(tables: Tables) -> bool:

@@ -7,12 +7,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from contract import STORE_TAKES_MS, agreed
+from contract import STORE_TAKES_MS, WHOLE_MS, agreed
 from effort import tried
 from recorded_life import Tables, as_rows, live, live_a_recorded_life
 
 from insync.rules.settings import InSyncSettings
 from insync.sim.cluster import Cluster
+from insync.telemetry.schemas import late_words
 
 
 async def everything(cluster: Cluster, random: Random) -> None:
@@ -100,17 +101,21 @@ def test_a_late_timer_finds_all_who_are_due() -> None:
     begun = [append(0, seq=0, base=0, end=0), fetch(10, seq=1, follower=2)]
     rows = [*begun, fetch(11, seq=2, follower=3), append(12, seq=3, base=0, end=1)]
     lag_ms = InSyncSettings().replica_lag_time_max_ms
-    left = {"at_ms": lag_ms + 15, "decided_at_ms": lag_ms + 13, "decided_by": "leader",
+    left = {"at_ms": lag_ms + 35, "decided_at_ms": lag_ms + 31, "decided_by": "leader",
             "version": 1, "isr_before": [1, 2, 3], "isr_after": [1], "change": "shrink",
-            "seq": 4}  # fmt: skip
+            "reason": "silent" + late_words(20), "seq": 4}  # fmt: skip
     tables: Tables = {
         "fetches": [row | KEY for row in rows if "follower" in row],
         "appends": [row | KEY for row in rows if "follower" not in row],
         "isr": [left | KEY | {"replica": replica} for replica in (2, 3)],
     }
-    assert [each.replica for each in agreed(tables, timers_late_ms=3)] == [2, 3]
+    assert [each.replica for each in agreed(tables, loops_are_late=True)] == [2, 3]
     with pytest.raises(AssertionError):
         agreed(tables)
+    for row in tables["isr"]:
+        row["reason"] = "silent" + late_words(20 - WHOLE_MS - 1)
+    with pytest.raises(AssertionError):  # later than it said
+        agreed(tables, loops_are_late=True)
 
 
 KEY = {"topic": "t", "partition": 0, "leader_epoch": 0, "leader": 1}

@@ -122,7 +122,7 @@ class PendingRead:
                 log_start=Offset(max(0, self._interest.asked.log_start)),
                 incarnation=self._incarnation,
             )
-            replicas.took_effect(self._found, follower, ended)
+            replicas.took_effect(self._found, follower, ended, at_ms=now_ms)
         else:
             ended = term.read_failed(follower, read_id=self.read_id)
             replicas.took_note(self._found, ended)

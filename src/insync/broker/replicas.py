@@ -356,7 +356,8 @@ class Replicas:
             if record is not None:
                 record.carried(term, follower, session)
             term = term.session_fetched(follower, at_ms=session.fetched_at_ms)
-        self.took_effect(found, follower, term.fetch(follower, fetch))
+        effect = term.fetch(follower, fetch)
+        self.took_effect(found, follower, effect, at_ms=fetch.served_at_ms)
         if record is not None:
             record.fetch(
                 follower,
@@ -371,19 +372,20 @@ class Replicas:
                 merges_within_ms=term.fetch_wait_max_ms if is_member else NEVER_MS,
             )
 
-    def took_effect(self, found: Replica, follower: BrokerId, term: Leadership) -> None:
-        """After a fetch: it may be the one that lets its follower in."""
+    def took_effect(
+        self, found: Replica, follower: BrokerId, term: Leadership, *, at_ms: int
+    ) -> None:
+        """After a fetch: it may be the one that lets its follower in, at its own millisecond."""
         found.advance(term)
-        now_ms = self.clock_ms()
         if found.term is None:
             return
         term = found.term
         is_member = follower in isr_rules.committed(term.isr)
-        if not is_member and not term.obstacles(follower, now_ms=now_ms):
-            why = why_joining(term, follower, now_ms=now_ms)
+        if not is_member and not term.obstacles(follower, now_ms=at_ms):
+            why = why_joining(term, follower, now_ms=at_ms)
             proposal = term.propose_join(follower)
             if found.record is not None:
-                found.record.decided(proposal, why, now_ms=now_ms)
+                found.record.decided(proposal, why, now_ms=at_ms)
             self._propose(found, proposal, why)
         self._arm(found)
 
@@ -467,8 +469,7 @@ class Replicas:
             proposal = found.term.propose_leave(frozenset(leaving))
             if found.record is not None:
                 late_ms = now_ms - armed_for_ms
-                late = f"; decided {late_ms} ms after the deadline" if late_ms else ""
-                found.record.decided(proposal, why + late, now_ms=now_ms)
+                found.record.decided(proposal, why, now_ms=now_ms, late_ms=late_ms)
             self._propose(found, proposal, why)
         self._resigning.look(found, incarnation=self.incarnation, now_ms=now_ms)
         self._arm(found)

@@ -39,6 +39,7 @@ from insync.telemetry.schemas import (
     TABLES,
     TELEMETRY_TOPIC,
     THROTTLE,
+    late_words,
 )
 
 ROW_BYTES: Final = 256
@@ -270,12 +271,13 @@ class PartitionRecord(Place):
             )  # fmt: skip
             self._recorder.add(FETCHES.name, row)
 
-    def decided(self, term: Leadership, why: str, *, now_ms: int) -> None:
+    def decided(self, term: Leadership, why: str, *, now_ms: int, late_ms: int = 0) -> None:
         """A change of the ISR was proposed; it counts once it is committed.
 
         One that the store did not take, and that is proposed again before anything else is, was
         decided the first time.
         """
+        why += late_words(late_ms)
         first = self._decided
         if first is None or first[2].isr != term.isr:
             self._decided = now_ms, why, term

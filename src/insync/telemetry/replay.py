@@ -27,7 +27,7 @@ from insync.rules.policy import Policy
 from insync.rules.settings import InSyncSettings, in_sync_rule
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
-from insync.telemetry.schemas import CONTROLLER, EXPAND, LEADER, OK, SHRINK
+from insync.telemetry.schemas import CONTROLLER, EXPAND, LEADER, OK, SHRINK, late_ms_of
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -50,6 +50,8 @@ class Decision:
     replica: int
     change: str
     decided_at_ms: int
+    late_ms: int = 0
+    """How long after its deadline a leader's loop came to it, as recorded. Rules are never late."""
 
     @property
     def what(self) -> tuple[str, int, int, int, str]:
@@ -108,7 +110,10 @@ def recorded(epoch: Epoch) -> list[Decision]:
     """The leader's own decisions, in the order in which they were committed."""
     rows = sorted(epoch.isr, key=lambda row: (row["version"], row["replica"]))
     return [
-        _decision(epoch, row["replica"], row["change"], row["decided_at_ms"])
+        replace(
+            _decision(epoch, row["replica"], row["change"], row["decided_at_ms"]),
+            late_ms=late_ms_of(row["reason"]),
+        )
         for row in rows
         if _is_leaders(row)
     ]

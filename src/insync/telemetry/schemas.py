@@ -8,6 +8,7 @@ Readers ignore columns they do not know, refuse missing ones, and take null for 
   which they took effect. Row 0 of an epoch is an append of nothing: where and when it began.
 - `isr.seq`, beyond the contract, is the number of those rows that the leader had seen before it
   learnt that the change was committed.
+- `isr.reason` of a decision also says how long after its deadline the leader's loop came to it.
 - `stalls.at_ms` is when the stall began.
 - `throttle` has a row per side and second while something is throttled there; `at_ms` is when that
   second began. No limit is null. `bytes` are all that were counted, `exempt_bytes` those of
@@ -18,6 +19,7 @@ Readers ignore columns they do not know, refuse missing ones, and take null for 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -156,7 +158,20 @@ OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fet
 LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by
 SHRINK, EXPAND = "shrink", "expand"  # isr.change
 REPLICAS_MOVED = "its replicas moved"  # elections.cause
+_LATE: Final = "; decided {} ms after the deadline"  # in isr.reason
+_LATE_PATTERN: Final = re.compile(_LATE.format(r"(\d+)"))
 SESSION_ENDED, MOVED_AWAY, ELECTED = "its session ended", "moved away", "elected"  # isr.reason
 TELEMETRY_TOPIC: Final = "__insync_telemetry"
 MERGED_GAP_MS: Final = 100
 """Idle fetches further apart than the fetch wait and this are not one row."""
+
+
+def late_words(late_ms: int) -> str:
+    """What the reason of a decision says of a leader's loop that came to it late."""
+    return _LATE.format(late_ms) if late_ms else ""
+
+
+def late_ms_of(reason: str) -> int:
+    """How late the loop of the leader was, by its own word."""
+    told = _LATE_PATTERN.search(reason)
+    return 0 if told is None else int(told[1])
