@@ -30,6 +30,7 @@ from insync.testing.cluster import Cluster
 
 LAG_MS = 1_500
 WAIT_MS = 100
+SESSION_MS = 6_000
 RESTARTS = 3
 STATE = "/brokers/topics/orders/partitions/0/state"
 SETTINGS = {
@@ -118,6 +119,58 @@ def test_a_follower_that_stopped_meanwhile_leaves_in_bounded_time(insync_cluster
         assert took_s <= (2 * LAG_MS + WAIT_MS) / 1_000 + 0.5
         cluster.resume(stopped)
     assert {each.broker for each in left(cluster)} == {stopped}
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+def heirs_of(cluster: Cluster, leader: int) -> list[int]:
+    """In the order in which they are to lead, as long as they are in sync and their session is."""
+    return [each for each in partitions_of(cluster, "orders")[0].replicas if each != leader]
+
+
+def test_and_so_it_does_if_the_leader_stood_still_for_longer_than_the_limit(
+    insync_cluster: Cluster,
+) -> None:
+    """Such a leader resigns: it is the next one who puts the dead out, by a clock that ran."""
+    cluster = insync_cluster
+    leader, producer = start(cluster)
+    heir, stopped = heirs_of(cluster, leader)
+    with Writing(producer):
+        cluster.pause(stopped)
+        stand_still(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
+        began_s = time.monotonic()
+        eventually(lambda: stopped not in isr_of(cluster), within_s=20, what="it is out")
+        took_s = time.monotonic() - began_s
+        assert took_s <= (2 * LAG_MS + WAIT_MS) / 1_000 + 0.5
+        assert isr_of(cluster) == {leader, heir}, "nobody who lives is out"
+        assert leader_of(cluster) == heir
+        cluster.resume(stopped)
+    assert f": {leader} resigns (its broker stood still" in log_of(cluster)
+    assert {each.broker for each in left(cluster, heir)} == {stopped}
+    assert left(cluster, leader) == [], "it had no right to judge"
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+@pytest.mark.insync_cluster(settings=SETTINGS | {"broker.session.timeout.ms": str(SESSION_MS)})
+def test_the_dead_who_was_to_lead_next_leaves_when_its_session_ends(
+    insync_cluster: Cluster,
+) -> None:
+    """Until then nobody but the leader that stood still could tell that it is dead."""
+    cluster = insync_cluster
+    leader, producer = start(cluster)
+    stopped, other = heirs_of(cluster, leader)
+    with Writing(producer):
+        cluster.pause(stopped)
+        stopped_s = time.monotonic()
+        stand_still(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
+        eventually(lambda: stopped not in isr_of(cluster), within_s=30, what="it is out")
+        assert time.monotonic() - stopped_s <= SESSION_MS / 1_000 + 2.0
+        assert isr_of(cluster) == {leader, other}, "nobody who lives is out"
+        assert leader_of(cluster) == other, "who resigned is asked last"
+        cluster.resume(stopped)
+    assert f": {leader} resigns (its broker stood still" in log_of(cluster)
+    assert left(cluster) == [], "no leader's decision"
     producer.flush()
     check_nothing_lost(cluster, producer)
 
