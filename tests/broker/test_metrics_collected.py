@@ -8,7 +8,19 @@ from math import inf
 from random import Random
 
 import pytest
-from few_brokers import THREE, deadlines_of, isr_of, node_of, play, state_of, topic, until, write_on
+from few_brokers import (
+    THREE,
+    client_of,
+    deadlines_of,
+    isr_of,
+    node_of,
+    play,
+    replica_of,
+    state_of,
+    topic,
+    until,
+    write_on,
+)
 from one_broker import OneBroker, on_virtual_time
 from prometheus_client.parser import text_string_to_metric_families
 from simulated import SETTINGS
@@ -124,6 +136,64 @@ def test_a_follower_that_is_cut_off_is_seen_until_it_leaves() -> None:
         assert told[f"{SERVER}underreplicatedpartitions", ""] == 0
 
     on_virtual_time(story)
+
+
+def test_what_consumers_got_is_counted_by_whoever_sent_it() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        cluster = await a_cluster(loop, [NewTopic(name="t", assignment=[[1, 2, 3]])])
+        client = PartitionClient(cluster.network.host(201), cluster.addresses, "t", 0)
+        for number in range(5):
+            await client.append([b"x" * number] * 3)
+        await asyncio.sleep(1)
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in cluster.brokers}
+
+        def out(number: int) -> tuple[float, float]:
+            told, prefix = samples(metrics[number]), "kafka_server_brokertopicmetrics_"
+            names = (f"{prefix}bytesout_total", f"{prefix}replicationbytesout_total")
+            return told[names[0], ""], told[names[1], ""]
+
+        size = node_of(cluster, 1).replicas.held["t", 0].log.size_bytes
+        assert [out(number) for number in (1, 2, 3)] == [(0, 2 * size), (0, 0), (0, 0)]
+        got = [await client.read_batches(offset, from_start=True) for offset in (0, 0, 12)]
+        sizes = [len(part.records or b"") for part in got]
+        assert sizes[:2] == [size, size]
+        assert 0 < sizes[2] < size, "the last batch only"
+        assert [out(number) for number in (1, 2, 3)] == [(sum(sizes), 2 * size), (0, 0), (0, 0)]
+
+    on_virtual_time(story)
+
+
+def test_a_follower_tells_how_much_it_lacks_of_what_is_committed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster)
+        metrics = {number: metrics_of(node_of(cluster, number)) for number in cluster.brokers}
+
+        def lag(number: int) -> float:
+            return samples(metrics[number])["kafka_server_replicafetchermanager_maxlag", ""]
+
+        def end_of(number: int) -> int:
+            return replica_of(cluster, number).log.end
+
+        cluster.network.cut(1, THREE)
+        client = client_of(cluster)
+        batches = 12
+        for _ in range(batches):
+            await client.append_once([b"more"] * 3)
+        await until(lambda: isr_of(cluster) == [1, 2])
+        assert replica_of(cluster, 1).high_watermark == 3 * batches
+        assert (end_of(3), lag(3)) == (0, 0), "it cannot know"
+        cluster.network.heal()
+        lags = []
+        while end_of(3) < 3 * batches:  # it fetches a batch at a time, and hears how far it is
+            if end_of(3) > 3:  # the first was under way when nothing was committed
+                assert lag(3) == 3 * batches - end_of(3)
+                assert (lag(1), lag(2)) == (0, 0)
+                lags.append(lag(3))
+            await asyncio.sleep(0.001)
+        assert sorted(set(lags), reverse=True) == [3 * left for left in range(batches - 2, 0, -1)]
+        assert lag(3) == 0
+
+    play(scenario, settings={"replica.fetch.max.bytes": "1"})
 
 
 def test_a_dead_leader_is_seen_by_the_controller() -> None:

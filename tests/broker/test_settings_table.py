@@ -23,6 +23,8 @@ def test_the_designs_defaults() -> None:
     assert settings.integer("replica.fetch.response.max.bytes") == 10 << 20
     assert settings.flag("auto.create.topics.enable")
     assert not settings.flag("unclean.leader.election.enable")
+    assert settings.integer("telemetry.topic.partitions") == 8
+    assert settings.integer("telemetry.retention.bytes") == 256 << 20
 
 
 def test_a_topic_overrides_by_its_own_name() -> None:
