@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import select
-import signal
-import struct
-import subprocess
-import termios
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from cluster_helpers import IntegerProducer, eventually, partitions_of
 from move_helpers import command, place, throttles, write_plan
+from terminal import Terminal
 
 from insync.testing.cluster import Cluster
 
@@ -28,8 +20,6 @@ TARGETS = [[3, 2], [4, 2], [3, 2], [4, 2]]
 DESTINATIONS = ("3", "4")
 QUOTA, LIMIT = 1_000_000, "1 MB/s"
 FILLED_BYTES = 6_000_000
-ROWS, COLUMNS = 40, 160
-ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 SIZE, RATE = r"[\d.]+ [kM]?B", r"[\d.]+ [kM]?B/s"
 # Of a broker: its bar, how much of it, done and left, rate and limit, what comes in, the end.
 ROW = re.compile(
@@ -50,59 +40,8 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INSYNC_STATE_DIR", str(tmp_path / "state"))
 
 
-def take_the_terminal() -> None:
-    """In the child: Ctrl-C pressed there is meant for it, also if a shell made us ignore ours."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class Terminal:
-    """A program on a terminal of its own, and all that it has written there."""
-
-    def __init__(self, arguments: list[str]) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        try:
-            self.process = subprocess.Popen(
-                arguments,
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
-                env={**os.environ, "TERM": "xterm"},
-                start_new_session=True,
-                preexec_fn=take_the_terminal,  # noqa: PLW1509
-            )
-        finally:
-            os.close(theirs)
-        self._written = b""
-
-    def read_until(self, is_enough: Callable[[], bool], *, within_s: float) -> None:
-        """What is written until then, or until the program has closed its terminal."""
-        deadline_s = time.monotonic() + within_s
-        while not is_enough():
-            left_s = deadline_s - time.monotonic()
-            assert left_s > 0, f"not within {within_s} s: {self.text}"
-            if select.select([self._ours], [], [], left_s)[0]:
-                try:
-                    self._written += os.read(self._ours, 65_536)
-                except OSError:  # which is how a terminal tells that nobody writes any more
-                    return
-
-    def read_to_the_end(self) -> int:
-        """All of it, and the exit code."""
-        self.read_until(lambda: False, within_s=60)
-        return self.process.wait(10)
-
-    def press_ctrl_c(self) -> None:
-        os.write(self._ours, b"\x03")
-
-    @property
-    def text(self) -> str:
-        return ESCAPES.sub("", self._written.decode(errors="replace"))
-
-    @property
-    def shows_its_cursor(self) -> bool:
-        return self._written.rfind(b"\x1b[?25h") >= self._written.rfind(b"\x1b[?25l")
+class Bars(Terminal):
+    """A move that is drawn as a bar for each broker."""
 
     def rows(self, who: str) -> list[re.Match[str]]:
         """Every state that the row of a broker, or that of the total, was drawn in."""
@@ -114,14 +53,9 @@ class Terminal:
             0 < int(row["percent"]) < 100 and row["ends_in"] != "?" for row in self.rows(who)
         )
 
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
-
 
 @contextmanager
-def moving(cluster: Cluster, topic: str, path: Path) -> Iterator[Terminal]:
+def moving(cluster: Cluster, topic: str, path: Path) -> Iterator[Bars]:
     """Partitions of 1 and 2 go to 3 and 4, half of them to each; nobody says --watch."""
     place(cluster, topic, [[1, 2]] * len(TARGETS))
     producer = IntegerProducer(cluster, topic, partitions=len(TARGETS), digits=1_000)
@@ -130,7 +64,7 @@ def moving(cluster: Cluster, topic: str, path: Path) -> Iterator[Terminal]:
     producer.flush()
     plan = write_plan(path, topic, TARGETS)
     flags = ["--execute", "--reassignment-json-file", plan, "--throttle", str(QUOTA), "--force"]
-    terminal = Terminal(command(cluster, *flags))
+    terminal = Bars(command(cluster, *flags))
     try:
         yield terminal
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -18,12 +19,14 @@ import pytest
 from cluster_helpers import (
     QUIET,
     IntegerProducer,
+    await_in_sync,
     create_topic,
     eventually,
     leader_of,
     partitions_of,
 )
 from confluent_kafka import Producer
+from terminal import Terminal
 
 from insync.cli import main as cli
 from insync.testing.cluster import HOST, Cluster, free_ports
@@ -33,6 +36,7 @@ from insync.wire.headers import write_request_header
 
 pytestmark = pytest.mark.process
 INSYNC = Path(sys.executable).with_name("insync")
+ROW = re.compile(r"orders-0 +\d+ +(\d+) +(yes|no) ")  # partition, leader, follower, in sync
 
 
 def replicas(capsys: pytest.CaptureFixture[str], bootstrap: str, *flags: str) -> tuple[int, Any]:
@@ -165,6 +169,44 @@ def test_watching_ends_with_ctrl_c() -> None:
             process.wait()
         assert process.returncode == 0
         assert complaint == ""
+
+
+def test_on_a_terminal_one_table_is_drawn_over_and_over() -> None:
+    settings = {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "60000"}
+    with Cluster(settings=settings) as cluster:
+        create_topic(cluster, "orders", partitions=1)
+        await_in_sync(cluster, "orders")
+        flags = ["--bootstrap-server", cluster.bootstrap, "--topic", "orders", "--watch"]
+        terminal = Terminal([str(INSYNC), "replicas", *flags])
+
+        def in_sync() -> dict[int, str]:
+            return {int(row[1]): row[2] for row in map(ROW.match, terminal.screen) if row}
+
+        leader = leader_of(cluster)
+        stopped, other = (broker for broker in cluster.brokers if broker != leader)
+        try:
+            terminal.read_until(lambda: in_sync() == {stopped: "yes", other: "yes"}, within_s=30)
+            cluster.pause(stopped)
+            hasty = Producer({"bootstrap.servers": cluster.bootstrap, "acks": 1, **QUIET})
+            hasty.produce("orders", b"more", partition=0)
+            assert hasty.flush(10) == 0
+            terminal.read_until(lambda: in_sync() == {stopped: "no", other: "yes"}, within_s=30)
+            assert [line for line in terminal.screen if line.startswith("partition ")] == [
+                terminal.screen[0]
+            ], "nothing is left of the tables before"
+            complaint = f"NOT COMPLETE: broker {stopped}: does not answer"
+            terminal.read_until(lambda: complaint in terminal.screen, within_s=30)
+            assert "2 followers, 1 in sync; as the leaders know it" in terminal.screen
+            cluster.resume(stopped)
+            level = "2 followers, 2 in sync; as the leaders know it"
+            terminal.read_until(lambda: level in terminal.screen, within_s=30)
+            terminal.press_ctrl_c()
+            assert terminal.read_to_the_end() == 0, terminal.text
+        finally:
+            terminal.close()
+            cluster.resume(stopped)
+        assert "Traceback" not in terminal.text
+        assert terminal.shows_its_cursor
 
 
 def create_topic_of_one(cluster: Cluster) -> None:
