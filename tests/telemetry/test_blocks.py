@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from insync.rules.values import BrokerId, LeaderEpoch
+from insync.rules.leadership import Leadership
+from insync.rules.policy import CaughtUp
+from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.telemetry.blocks import BadBlock, Label, read_label, write_block, write_label
 from insync.telemetry.collection import Collection
 from insync.telemetry.recorder import Place, Recorder
-from insync.telemetry.schemas import APPENDS, FETCHES, ISR, TABLES, TELEMETRY_TOPIC
+from insync.telemetry.schemas import APPENDS, FETCHES, ISR, TABLES, TELEMETRY_TOPIC, late_ms_of
 from insync.telemetry.tables import arrow_schema, join, read_block
 from insync.wire import batches
 
@@ -115,6 +117,35 @@ def test_lists_and_unknown_values_come_back() -> None:
     assert shrink["decided_by"] == "controller"
     unknown = ("decided_at_ms", "replica_end", "leader_end", "caught_up_at_ms")
     assert [shrink[name] for name in unknown] == [None] * 4
+
+
+def test_a_decision_was_as_late_as_it_was_the_first_time() -> None:
+    """The time of a row is the first proposal's, and so is the delay that its reason tells."""
+    recorder = new_recorder()
+    record = recorder.lead(("t", 0), LeaderEpoch(0))
+    assert record is not None
+    one, two = BrokerId(1), BrokerId(2)
+    both = frozenset((one, two))
+    term = Leadership.begin(
+        policy=CaughtUp(lag_time_max_ms=1_000), fetch_wait_max_ms=100, leader=one,
+        epoch=LeaderEpoch(0), replicas=(one, two), members=both, end=Offset(0),
+        high_watermark=Offset(0), registered={}, now_ms=0,
+    )  # fmt: skip
+    proposal = term.propose_leave(frozenset((two,)))
+    reasons = []
+    for times in (((1_001, 0),), ((1_008, 7),), ((1_008, 7), (1_040, 2), (1_090, 9))):
+        for now_ms, late_ms in times:
+            record.decided(proposal, "silent", now_ms=now_ms, late_ms=late_ms)
+        record.settled(proposal, both, both - {two}, replicas=both, version=1, now_ms=2_000)
+        (row,) = rows_of(recorder, ISR.name)
+        assert row["decided_at_ms"] == ANCHOR_MS + times[0][0]
+        assert late_ms_of(row["reason"]) == times[0][1]
+        reasons.append(row["reason"])
+    assert reasons == [
+        "silent",
+        "silent; decided 7 ms after the deadline",
+        "silent; proposed again 82 ms later; decided 7 ms after the deadline",
+    ]
 
 
 def idle(record: Any, at_ms: int, *, offset: int = 5, follower: int = 2) -> None:

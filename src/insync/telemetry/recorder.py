@@ -173,7 +173,7 @@ class PartitionRecord(Place):
         self._idle: dict[int, list[Any]] = {}  # the last row of a follower, if it was idle
         self._idle_round = -1
         self._carried: dict[int, int] = {}  # until when its session's requests are recorded
-        self._decided: tuple[int, str, Leadership] | None = None
+        self._decided: tuple[int, int, str, Leadership] | None = None
 
     @property
     def leader(self) -> BrokerId:
@@ -275,14 +275,15 @@ class PartitionRecord(Place):
         """A change of the ISR was proposed; it counts once it is committed.
 
         One that the store did not take, and that is proposed again before anything else is, was
-        decided the first time.
+        decided the first time, and was as late as it was then.
         """
-        why += late_words(late_ms)
         first = self._decided
-        if first is None or first[2].isr != term.isr:
-            self._decided = now_ms, why, term
+        if first is None or first[3].isr != term.isr:
+            self._decided = now_ms, late_ms, why, term
         else:
-            self._decided = first[0], f"{why}; proposed again {now_ms - first[0]} ms later", term
+            decided_at_ms, late_ms, *_ = first
+            again = f"; proposed again {now_ms - decided_at_ms} ms later"
+            self._decided = decided_at_ms, late_ms, why + again, term
 
     def settled(
         self,
@@ -299,7 +300,10 @@ class PartitionRecord(Place):
             return
         decided, self._decided = self._decided, None
         is_ours = term is not None and isr_rules.proposed(term.isr) == after
-        decided_at_ms, why, asked = decided if decided and is_ours else (None, None, term)
+        decided_at_ms, why, asked = None, None, term
+        if decided and is_ours:
+            decided_at_ms, late_ms, why, asked = decided
+            why += late_words(late_ms)
         for replica in sorted(before ^ after):
             known = None if asked is None else asked.followers.get(replica)
             self._recorder.add(

@@ -171,7 +171,7 @@ def late_words(late_ms: int) -> str:
     return _LATE.format(late_ms) if late_ms else ""
 
 
-def late_ms_of(reason: str) -> int:
+def late_ms_of(reason: str | None) -> int:
     """How late the loop of the leader was, by its own word."""
-    told = _LATE_PATTERN.search(reason)
+    told = _LATE_PATTERN.search(reason or "")
     return 0 if told is None else int(told[1])
