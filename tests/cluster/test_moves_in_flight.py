@@ -180,7 +180,8 @@ def test_a_destination_that_never_returns_is_told_and_can_be_cancelled(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     case = Case(befalls=it_is_cancelled)
-    with under_way(cluster, tmp_path / "plan.json", case, "--stuck-after", "3s") as (
+    flags = ("--stuck-after", "3s", "--timeout", "60000")  # so long it is not given up
+    with under_way(cluster, tmp_path / "plan.json", case, *flags) as (
         move,
         producer,
     ):

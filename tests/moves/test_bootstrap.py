@@ -141,6 +141,23 @@ def test_a_broker_that_does_not_return_is_given_up_when_so_asked(tmp_path: Path)
     tell(story)
 
 
+def test_a_cluster_out_of_reach_does_not_make_its_broker_one_that_is_down(tmp_path: Path) -> None:
+    async def story(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+        task = bootstrapping(
+            cluster, admin, tmp_path, complain=lambda _: None, gives_up_after_ms=20_000
+        )
+        await asyncio.sleep(5)
+        for number in cluster.brokers:
+            cluster.network.cut(CLIENT, number)
+        await asyncio.sleep(60)
+        cluster.network.heal()
+        outcome, _ = await task
+        assert outcome is Outcome.CAUGHT_UP
+
+    tell(story)
+
+
 def test_the_tool_that_watches_a_broker_is_gone_and_its_throttle_soon_too(tmp_path: Path) -> None:
     """Killed, or out of reach: it renews no longer, and can let go of nothing."""
     complaints: list[str] = []

@@ -83,7 +83,7 @@ class HoldThrottle:
             raise MoveRefused(
                 ErrorCode.reassignment_in_progress,
                 f"broker {ThrottleHold.decode(hold.value).broker} is held back by another tool; "
-                f"wait until it is done (a dead one's throttle ends soon after {HOLD_MS // 1_000} s)",
+                f"wait until it is done (a dead one's ends soon after {HOLD_MS // 1_000} s)",
             )
         if lease is not None:
             raise MoveRefused(

@@ -99,6 +99,9 @@ class Watching:
     gives_up_after_ms: int | None = None  # when the broker is not there; None: it is waited for
     pause: Pause = asyncio.sleep
 
+    def is_too_long(self, away_ms: int) -> bool:
+        return self.gives_up_after_ms is not None and away_ms >= self.gives_up_after_ms
+
 
 async def bootstrap(
     admin: Admin,
@@ -166,7 +169,7 @@ async def _watch(
         patience_ms=watching.patience_ms,
         is_moving=is_out_of_sync,
     )
-    there_at_ms = watching.clock_ms()
+    away_since_ms: int | None = None  # by what was seen: who cannot be asked tells nothing
     try:
         while True:
             try:
@@ -177,12 +180,15 @@ async def _watch(
                 is_there = broker in cluster.alive and broker not in look.silent
                 if is_there and not _behind(cluster, copies, broker):
                     return Outcome.CAUGHT_UP
-                there_at_ms = watching.clock_ms() if is_there else there_at_ms
+                now_ms = watching.clock_ms()
+                if is_there:
+                    away_since_ms = None
+                elif away_since_ms is None:
+                    away_since_ms = now_ms
+                elif watching.is_too_long(now_ms - away_since_ms):
+                    return Outcome.GIVEN_UP
             except Refusal as refusal:
                 watching.complain(str(refusal))
-            away_ms = watching.clock_ms() - there_at_ms
-            if watching.gives_up_after_ms is not None and away_ms >= watching.gives_up_after_ms:
-                return Outcome.GIVEN_UP
             await watching.pause(LOOK_EVERY_S)
     except asyncio.CancelledError:
         return Outcome.STOPPED  # the throttle must not outlive us
