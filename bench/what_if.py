@@ -16,7 +16,7 @@ from bench import pipeline_data
 from bench.loads import LoadFailed
 from bench.processes import GIGABYTE, resident_bytes
 
-MADE_UP = Path(__file__).parent.parent / ".peers" / "telemetry-2"  # kept for the next run
+MADE_UP = Path(__file__).parent.parent / ".peers" / "telemetry-3"  # kept for the next run
 FILES = 64
 SEED = 7
 FEW_ROWS = 20_000

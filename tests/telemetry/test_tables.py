@@ -31,3 +31,19 @@ def test_what_no_partition_told_stays_as_it_is(tmp_path: Path) -> None:
     rows = [dict.fromkeys(schema.names, 0) | {"at_ms": at_ms} for at_ms in (5, 3, 4)]
     write_parquet(pa.Table.from_pylist(rows, schema), tmp_path / "one.parquet")
     assert pq.read_table(tmp_path / "one.parquet")["at_ms"].to_pylist() == [5, 3, 4]
+
+
+def test_what_is_always_told_says_so_unless_it_is_not(tmp_path: Path) -> None:
+    schema = arrow_schema(TABLES["fetches"])
+    row = dict.fromkeys(schema.names, 0) | {"topic": "t", "outcome": "ok", "throttled": False}
+    for name, rows in {
+        "ours": [row | {"high_watermark": 3}, row],
+        "theirs": [row | {"seq": None}, row | {"seq": None}],
+    }.items():
+        write_parquet(pa.Table.from_pylist(rows, schema), tmp_path / name)
+    ours, theirs = pq.read_schema(tmp_path / "ours"), pq.read_schema(tmp_path / "theirs")
+    assert {field.name for field in ours if field.nullable} == {"high_watermark", "wait_ms"}
+    assert {field.name for field in theirs if field.nullable} - {"seq"} == {
+        "high_watermark", "wait_ms",
+    }  # fmt: skip
+    assert pq.read_table(tmp_path / "theirs")["seq"].to_pylist() == [None, None]
