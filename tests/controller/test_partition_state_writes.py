@@ -37,21 +37,18 @@ from functools import partial
 
 import few_brokers
 import pytest
+from caller import caller_of, secret_of
 from few_brokers import ONE, PATH, THREE, TWO, client_of, node_of, replica_of, state_of, until
 from kio.schema.errors import ErrorCode
 
-from insync.client.connection import ClientConnection
 from insync.metadata import paths
 from insync.metadata.errors import Conflict
 from insync.metadata.records import encode_state
 from insync.metadata.store import Check, Delete, Operation, Write
 from insync.rules.follower import Fetch
 from insync.rules.partition_state import PartitionState
-from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.sim.cluster import Cluster
-from insync.wire import hello
-from insync.wire.apis import Api
-from insync.wire.fetch import FetchRequest, read_fetch_response, write_fetch_request
 
 play = partial(few_brokers.play, within_s=120)
 topic = partial(few_brokers.topic, settled_s=0.1)
@@ -393,32 +390,15 @@ def test_a_former_incarnation_is_refused() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         old = node_of(cluster, 2).replicas.incarnation
-        connection = ClientConnection(client_id="a former life")
-        await cluster.network.host(100).connect("broker-1", 9092, connection)
-        secret = cluster.tree.entries[paths.CLUSTER_SECRET].value
-        nonce = (await _hello(connection, hello.HelloRequest(2, old))).nonce
-        proof = hello.proof(secret, nonce, 2, old)
-        assert (await _hello(connection, hello.HelloRequest(2, old, proof))).error == 0
-        assert await _fetch_error(connection, old) == ErrorCode.none
+        caller = await caller_of(cluster, 1)
+        assert await caller.prove(secret_of(cluster), 2, old) is ErrorCode.none
+        assert await caller.fetch(2, old) is ErrorCode.none
         cluster.kill(2, noticed_after_ms=60_000)
         await cluster.start(2)
         await asyncio.sleep(0.1)
-        assert await _fetch_error(connection, old) == ErrorCode.cluster_authorization_failed
+        assert await caller.fetch(2, old) is ErrorCode.cluster_authorization_failed
 
     play(scenario)
-
-
-async def _hello(connection: ClientConnection, request: hello.HelloRequest) -> hello.HelloResponse:
-    frame, at = await connection.ask(Api.BROKER_HELLO, 0, [hello.write_hello_request(request)])
-    return hello.read_hello_response(frame, at)
-
-
-async def _fetch_error(connection: ClientConnection, incarnation: Incarnation) -> int:
-    request = FetchRequest(
-        replica_id=2, replica_epoch=incarnation, max_wait_ms=0, min_bytes=0, topics=[]
-    )
-    frame, at = await connection.ask(Api.FETCH, 17, [write_fetch_request(17, request)])
-    return read_fetch_response(17, frame, at).error
 
 
 # What the epochs are for.

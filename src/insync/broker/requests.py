@@ -162,15 +162,20 @@ class Requests:
         if is_proven:
             self._answering.begin(reply, self._welcome(reply, request))
         else:
-            code = ErrorCode.cluster_authorization_failed
-            reply.send([hello.write_hello_response(hello.HelloResponse(code))])
+            self._verdict(reply, ErrorCode.cluster_authorization_failed)
 
     async def _welcome(self, reply: Reply, request: hello.HelloRequest) -> None:
+        """Who has the secret must also be registered, in the life it says that it has."""
         broker, incarnation = BrokerId(request.broker_id), Incarnation(request.incarnation)
-        reply.connection.broker = (broker, incarnation)
-        # Whatever it asks next would be refused until then.
         await self._view.until_heard_of(broker, incarnation)
-        reply.send([hello.write_hello_response(hello.HelloResponse(ErrorCode.none))])
+        if self._view.incarnations.get(broker) != incarnation:
+            self._verdict(reply, ErrorCode.cluster_authorization_failed)
+            return
+        reply.connection.broker = (broker, incarnation)
+        self._verdict(reply, ErrorCode.none)
+
+    def _verdict(self, reply: Reply, code: ErrorCode) -> None:
+        reply.send([hello.write_hello_response(hello.HelloResponse(code))])
 
     def _describe_cluster(self, request: Any, _version: int) -> answers.Values:
         if getattr(request, "endpoint_type", BROKERS) != BROKERS:
