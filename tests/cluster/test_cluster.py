@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 from cluster_helpers import (
     IntegerProducer,
     await_in_sync,
+    check_all_is_well,
     check_nothing_lost,
     create_topic,
     partitions_of,
@@ -63,3 +66,31 @@ def test_a_broker_that_restarts_joins_again(insync_cluster: Cluster) -> None:
     producer.flush()
     await_in_sync(insync_cluster, "orders")
     check_nothing_lost(insync_cluster, producer)
+
+
+@pytest.mark.parametrize("has_uvloop", [True, False], ids=["uvloop", "asyncio alone"])
+def test_brokers_serve_and_fail_over_with_and_without_uvloop(
+    has_uvloop: bool,  # noqa: FBT001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not has_uvloop:
+        (tmp_path / "uvloop.py").write_text("raise ImportError('there is none')\n")
+        found_first = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(found_first))
+    with Cluster() as cluster:
+        for each in cluster.brokers.values():
+            assert ("uvloop" in Path(f"/proc/{each.pid}/maps").read_text()) == has_uvloop
+        create_topic(cluster, "orders", config={"min.insync.replicas": "2"})
+        producer = IntegerProducer(cluster, "orders")
+        producer.send(3_000)
+        producer.flush()
+        leader = partitions_of(cluster, "orders")[0].leader
+        cluster.kill(leader)
+        producer.send(300)
+        producer.flush()
+        cluster.restart(leader)
+        check_all_is_well(cluster, producer)
+        cluster.stop()
+        for each in cluster.brokers.values():
+            assert "Traceback" not in each.log.read_text()

@@ -14,8 +14,6 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
 
-import uvloop
-
 from insync.broker.reads import ReaderThreads
 from insync.broker.settings import Settings
 from insync.client.connection import ClientConnection
@@ -25,6 +23,11 @@ from insync.node.node import Node, World
 from insync.rules.refusals import BadSetting, Refusal
 from insync.storage.disk import RealDisk
 from insync.storage.files import FILES_OPEN_MAX
+
+try:
+    from uvloop import run as run_loop
+except ImportError:  # it makes brokers faster, and no more than that
+    from asyncio import run as run_loop  # type: ignore[assignment]
 
 DESCRIPTORS_MAX: Final = 65_536
 DESCRIPTORS_KEPT: Final = 64
@@ -117,7 +120,7 @@ def run(serving: Coroutine[Any, Any, None]) -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(serving)
+        run_loop(serving)
 
 
 def say_ready() -> None:
