@@ -13,7 +13,7 @@ from cluster_helpers import (
     create_topic,
     eventually,
     leader_of,
-    read_from_earliest,
+    read_to_end,
 )
 from kio.schema.errors import ErrorCode
 from raw_client import EARLIEST, LATEST, Talk, plain
@@ -76,7 +76,7 @@ def test_by_size() -> None:
         )
         assert producer.errors == []
         before = earliest(cluster)
-        found = read_from_earliest(cluster, "orders", partition=0)
+        found = read_to_end(cluster, "orders", [0])[0]
         start = found[0][0]
         assert 0 < before <= start <= earliest(cluster)
         assert found == [(each, each) for each in range(start, 20_000)]
@@ -99,7 +99,7 @@ def test_by_time() -> None:
         assert [size_bytes(folder) for folder in folders(cluster)] == [0, 0, 0]
         producer.send(10)
         producer.flush()
-        found = read_from_earliest(cluster, "orders", partition=0)
+        found = read_to_end(cluster, "orders", [0])[0]
         assert found == [(each, each) for each in range(3_000, 3_010)]
         for broker in cluster.brokers:  # and the start is still known when all have died
             cluster.kill(broker)
