@@ -25,6 +25,8 @@ SCRIPT = Path(__file__).with_name("store_process.py")
 TIMEOUT_MS = 400
 INTERVAL_MS = 50
 DEADLINE_S = 10.0
+# An observer finds the last beat at one check and the end of its patience at another; then a poll.
+SILENT_MS_MAX = TIMEOUT_MS + 3 * INTERVAL_MS
 
 
 class Process:
@@ -172,15 +174,19 @@ def test_an_owner_stopped_past_the_timeout_loses_its_session_and_finds_out(
 ) -> None:
     async def life() -> None:
         async with opened(processes.path) as store:
-            owner = await processes.ready("own", "1")
-            await until(lambda: store.children("/brokers/ids") == ["1"])
-            owner.send(signal.SIGSTOP)
-            began_ms = monotonic_ms()
-            await until(lambda: store.children("/brokers/ids") == [])
-            assert monotonic_ms() - began_ms > TIMEOUT_MS - 2 * INTERVAL_MS
-            assert store.children("/sessions") == []
-            owner.send(signal.SIGCONT)
-            assert await owner.expect("lost") == ["False"]
+            noticed_ms = []
+            for number in range(5):
+                owner = await processes.ready("own", str(number))
+                await until(lambda name=str(number): store.children("/brokers/ids") == [name])  # type: ignore[misc]
+                owner.send(signal.SIGSTOP)
+                began_ms = monotonic_ms()
+                await until(lambda: store.children("/brokers/ids") == [])
+                noticed_ms.append(monotonic_ms() - began_ms)
+                assert store.children("/sessions") == []
+                owner.send(signal.SIGCONT)
+                assert await owner.expect("lost") == ["False"]
+            assert min(noticed_ms) > TIMEOUT_MS - 2 * INTERVAL_MS
+            assert statistics.median(noticed_ms) < SILENT_MS_MAX
 
     asyncio.run(life())
 
@@ -241,9 +247,14 @@ def test_an_observer_that_was_stopped_itself_ends_nobody(processes: Processes) -
 def test_an_owner_whose_loop_hangs_loses_its_session(processes: Processes) -> None:
     async def life() -> None:
         async with opened(processes.path) as store:
-            await processes.ready("hang", "1")
-            await until(lambda: len(store.children("/sessions")) == 1)
-            await until(lambda: store.children("/sessions") == [])
+            noticed_ms = []
+            for number in range(5):
+                await processes.ready("hang", str(number))
+                began_ms = monotonic_ms()
+                await until(lambda: len(store.children("/sessions")) == 1)
+                await until(lambda: store.children("/sessions") == [])
+                noticed_ms.append(monotonic_ms() - began_ms)
+            assert statistics.median(noticed_ms) < SILENT_MS_MAX
 
     asyncio.run(life())
 
@@ -254,14 +265,15 @@ def test_a_change_is_seen_by_another_process_soon(processes: Processes) -> None:
             await store.commit(Create("/tick", b"0"))
             hearer = await processes.ready("hear", "/tick")
             late_ms = []
-            for version in range(30):
+            for version in range(100):
                 await store.commit(Write("/tick", b"%d" % version, version))
                 made_ns = time.monotonic_ns()
                 [value, heard_ns] = await hearer.expect("heard")
                 assert value == str(version)
                 late_ms.append((int(heard_ns) - made_ns) / 1e6)
+            # Nine of ten: the machine is busy with others now and then.
+            assert sorted(late_ms)[89] < 50
             assert max(late_ms) < 1000
-            assert statistics.median(late_ms) < 50
 
     asyncio.run(life())
 
