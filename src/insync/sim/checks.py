@@ -2,7 +2,8 @@
 
 `Witness` knows what clients were told and saw; `Monitor` looks at the store at every step and at
 the brokers again and again; `Inspection` looks at the disks when all is over. Everything is
-computed here anew, from the store's own bytes and the brokers' own logs, not by asking the rules.
+computed here anew, from the store's own bytes and the brokers' own logs, not by asking the rules;
+only who is in sync by the policy's verdict (`membership`) is the rules' own word.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from insync.broker.replica import Replica
 from insync.rules.values import BrokerId
 from insync.sim.cluster import Broker, Cluster
+from insync.sim.membership import Memberships
 
 Partition = tuple[str, int]
 
@@ -115,6 +117,7 @@ class Monitor:
         self._live: dict[str, int] = {}
         self._resigned_at_ms: dict[str, int] = {}  # by the path that says who cools for what
         self._cooling: set[str] = set()
+        self._memberships = Memberships()
         self.failure: str | None = None
         cluster.tree.attach(self)
 
@@ -255,6 +258,13 @@ class Monitor:
         self._must(watermark <= found.log.end, f"{key}: a watermark beyond the log's end")
         self._watermarks[epoch] = watermark
         self._look_at_members(seen, key, watermark)
+        ends = {
+            member: self._end_at(self._cluster.brokers[member], key, seen.topic_id)
+            for member in seen.state["isr"]
+        }
+        now_ms = self._cluster.loop.clock_ms()
+        for wrong in self._memberships.look(broker, found, ends, now_ms=now_ms):
+            self._must(False, wrong)  # noqa: FBT003
 
     def _look_at_members(self, seen: _Seen, key: Partition, watermark: int) -> None:
         """KAFKA-4485's fourth guarantee, and across leaders: members have all that is committed."""
