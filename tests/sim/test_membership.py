@@ -74,7 +74,9 @@ def test_a_rule_that_lets_nobody_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_leader_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def took_effect(_: Replicas, found: Replica, _follower: BrokerId, term: Leadership) -> None:
+    def took_effect(
+        _: Replicas, found: Replica, _follower: BrokerId, term: Leadership, **_at: int
+    ) -> None:
         found.advance(term)
 
     monkeypatch.setattr(Replicas, "took_effect", took_effect)
