@@ -29,7 +29,8 @@ test: check  ## everything `check` does, every branch of the rules, long searche
 	$(BIN)/pytest -n auto -m "$(UNIT)" tests/rules --cov=insync.rules --cov-fail-under=100
 	tests/prepare java
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto -m "$(SEARCH)"
-	$(BIN)/pytest -m "$(PROCESS)" --durations=15
+	$(BIN)/pytest -n 2 --dist loadfile -m "$(PROCESS) and not timed" --durations=15
+	$(BIN)/pytest -m "$(PROCESS) and timed" --durations=15
 
 test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (needs Java, Maven, kcat)
 	tests/prepare java maven kcat chromium

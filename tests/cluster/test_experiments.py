@@ -38,7 +38,7 @@ SETTINGS = {
 PIPELINED = 5  # requests sent and not answered yet
 LEADER = 1
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 Topic = tuple[str, UUID]
 
 

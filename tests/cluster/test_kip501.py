@@ -51,7 +51,7 @@ SOLUTION_2 = SETTINGS | {
     "follower.fetch.process.time.max.ms": "200",
 }
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 
 def isr_of(cluster: Cluster) -> list[int]:

@@ -29,7 +29,7 @@ from confluent_kafka.admin import NewTopic
 
 from insync.testing.cluster import Cluster
 
-pytestmark = [pytest.mark.process]
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 INSYNC = Path(sys.executable).parent / "insync"
 PLANS = Path(__file__).parent / "plans"

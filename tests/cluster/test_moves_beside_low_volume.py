@@ -25,7 +25,7 @@ from move_helpers import command, place, throttles, trickling, write_plan
 
 from insync.testing.cluster import Cluster
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 LAG_MS_MAX = 3_000
 QUOTA = 300_000

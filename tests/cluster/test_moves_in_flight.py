@@ -30,7 +30,7 @@ from move_helpers import (
 
 from insync.testing.cluster import Cluster
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 PARTITIONS = 3
 MESSAGE_BYTES = 1_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
 
@@ -25,6 +26,7 @@ from isr_log import caught_up_at_s, joined, left, log_of, stalled_ms
 from kio.schema.errors import ErrorCode
 from kio_client import KioClient
 from kio_requests import batch, create, produce
+from move_helpers import controller, place
 
 from insync.testing.cluster import Cluster
 
@@ -40,7 +42,11 @@ SETTINGS = {
     "min.insync.replicas": "2",
 }
 
-pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=SETTINGS)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timed,
+    pytest.mark.insync_cluster(settings=SETTINGS),
+]
 
 
 class Writing:
@@ -69,8 +75,11 @@ def isr_of(cluster: Cluster) -> set[int]:
     return set(partitions_of(cluster, "orders")[0].isrs)
 
 
-def start(cluster: Cluster) -> tuple[int, IntegerProducer]:
-    create_topic(cluster, "orders", partitions=1)
+def start(cluster: Cluster, replicas: Sequence[int] | None = None) -> tuple[int, IntegerProducer]:
+    if replicas is None:
+        create_topic(cluster, "orders", partitions=1)
+    else:
+        place(cluster, "orders", [replicas])
     await_in_sync(cluster, "orders")
     producer = IntegerProducer(cluster, "orders", partitions=1)
     producer.send(50)
@@ -123,9 +132,11 @@ def test_a_follower_that_stopped_meanwhile_leaves_in_bounded_time(insync_cluster
     check_nothing_lost(cluster, producer)
 
 
-def heirs_of(cluster: Cluster, leader: int) -> list[int]:
-    """In the order in which they are to lead, as long as they are in sync and their session is."""
-    return [each for each in partitions_of(cluster, "orders")[0].replicas if each != leader]
+def roles(cluster: Cluster) -> tuple[int, int, int]:
+    """One to lead, one to die, and the controller: without it nobody could be asked to lead."""
+    decides = controller(cluster)
+    leader, stopped = (broker for broker in cluster.brokers if broker != decides)
+    return leader, stopped, decides
 
 
 def test_and_so_it_does_if_the_leader_stood_still_for_longer_than_the_limit(
@@ -133,8 +144,8 @@ def test_and_so_it_does_if_the_leader_stood_still_for_longer_than_the_limit(
 ) -> None:
     """Such a leader resigns: it is the next one who puts the dead out, by a clock that ran."""
     cluster = insync_cluster
-    leader, producer = start(cluster)
-    heir, stopped = heirs_of(cluster, leader)
+    leader, stopped, heir = roles(cluster)
+    _, producer = start(cluster, [leader, heir, stopped])
     with Writing(producer):
         cluster.pause(stopped)
         stand_still(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
@@ -158,8 +169,8 @@ def test_the_dead_who_was_to_lead_next_leaves_when_its_session_ends(
 ) -> None:
     """Until then nobody but the leader that stood still could tell that it is dead."""
     cluster = insync_cluster
-    leader, producer = start(cluster)
-    stopped, other = heirs_of(cluster, leader)
+    leader, stopped, other = roles(cluster)
+    _, producer = start(cluster, [leader, stopped, other])
     with Writing(producer):
         cluster.pause(stopped)
         stopped_s = time.monotonic()

@@ -19,7 +19,7 @@ from store_worlds import until
 from insync.metadata.sqlite import SqliteStore, monotonic_ms
 from insync.metadata.store import Create, Write
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 SCRIPT = Path(__file__).with_name("store_process.py")
 TIMEOUT_MS = 400
