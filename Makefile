@@ -12,6 +12,7 @@ UNIT    := not process and not spark and not interop and not long
 SEARCH  := property and not process and not spark and not interop and not long
 LONG_SEARCH := (property or long) and not process and not spark and not interop
 PROCESS := (process or spark) and not interop and not long
+LONG_PROCESS := long and (process or spark)
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +41,8 @@ test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (need
 test-long: $(READY)  ## the full lists: hundreds of lives, minutes of kills, the longest searches
 	tests/prepare java
 	HYPOTHESIS_PROFILE=exhaustive $(BIN)/pytest -n auto -m "$(LONG_SEARCH)" --durations=15 || [ $$? -eq 5 ]
-	$(BIN)/pytest -m "long and (process or spark)" --durations=15 || [ $$? -eq 5 ]
+	$(BIN)/pytest -n 2 --dist load -m "$(LONG_PROCESS) and not timed" --durations=15 || [ $$? -eq 5 ]
+	$(BIN)/pytest -m "$(LONG_PROCESS) and timed" --durations=15 || [ $$? -eq 5 ]
 
 check: $(READY)  ## format, lint, types, layers, unit tests: under a minute
 	$(BIN)/ruff format --check .
