@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from cluster_helpers import IntegerProducer as Integers
 from cluster_helpers import check_nothing_lost, create_topic, eventually, partitions_of
-from kio_client import KioClient
-from move_helpers import copied_bytes
+from move_helpers import controller, copied_bytes
 
 from insync.client.admin import Admin
 from insync.client.admin_connections import Connections, parse_bootstrap
@@ -24,7 +23,6 @@ from insync.moves import cluster as clusters
 from insync.moves import throttle as settings
 from insync.rules.throttle_lease import HOLD_MS
 from insync.testing.cluster import Cluster
-from insync.wire.apis import Api
 
 pytestmark = pytest.mark.process
 TOPIC, PARTITIONS = "orders", 3
@@ -56,14 +54,9 @@ def producer(cluster: Cluster) -> Integers:
     return found
 
 
-def controller(cluster: Cluster, *, asked: int) -> int:
-    with KioClient(cluster.brokers[asked].port) as kio:
-        return int(kio.ask(Api.DESCRIBE_CLUSTER, 0, {}).controller_id)
-
-
 def some_follower(cluster: Cluster) -> int:
     """Not the controller, so that each can die without the other."""
-    leader = controller(cluster, asked=1)
+    leader = controller(cluster)
     return min(number for number in cluster.brokers if number != leader)
 
 
@@ -147,10 +140,10 @@ def test_the_controller_is_killed_and_the_throttle_ends_as_ever(
     with tool(cluster, broker, NEVER) as started:
         cluster.restart(broker)
         eventually(lambda: len(throttles(cluster)) >= 5, within_s=30, what="on it as well")
-        leader = controller(cluster, asked=broker)
+        leader = controller(cluster)
         cluster.kill(leader)
         eventually(
-            lambda: controller(cluster, asked=broker) not in (-1, leader),
+            lambda: controller(cluster) not in (-1, leader),
             within_s=20,
             what="another leads",
         )

@@ -262,7 +262,7 @@ class Attempt:
             self._timer.cancel()
         if self._reader.waiting is self:
             self._reader.waiting = None
-        if self._reader.follower is not None:
+        if self._reader.follower is not None and (self._has_waited or self._idle):
             self._note_wait(self._reader.follower)
         if self._reader.session_id == NO_SESSION:
             self._reader.let_go()

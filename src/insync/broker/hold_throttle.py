@@ -27,7 +27,7 @@ from insync.metadata.throttle_leases import end_step, hold_on, the_lease
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import BadThrottledReplicas
 from insync.rules.throttle_lease import HOLD_MS, begin
-from insync.rules.throttle_settings import of_bootstrap
+from insync.rules.throttle_settings import is_filled_anew, of_bootstrap
 from insync.rules.values import BrokerId, PartitionId
 from insync.wire import holds as wire
 from insync.wire.holds import NO_THROTTLE, ThrottleHeld
@@ -97,7 +97,7 @@ class HoldThrottle:
         leaders: dict[TopicPartition, BrokerId | None] = {
             (topic, PartitionId(number)): state.leader
             for (topic, number), state in self._view.states.items()
-            if broker in state.replicas and state.leader != broker and len(state.replicas) > 1
+            if is_filled_anew(broker, replicas=state.replicas, leader=state.leader)
         }
         if not leaders:
             raise MoveRefused(

@@ -45,7 +45,8 @@ def lease_step(
     if too_long or len(lease.topics) > LEASED_TOPICS_MAX:
         raise MoveRefused(
             ErrorCode.invalid_request,
-            f"replicas of {len(lease.topics)} topics are too many for one throttle",
+            f"replicas of {len(lease.topics)} topics are too many for one throttle"
+            + ("; move some of them later" if lease.partitions else ""),
         )
     leased: Operation = (
         Create(paths.throttle_lease(str(number)), value)

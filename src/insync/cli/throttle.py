@@ -138,10 +138,10 @@ async def _estimated(
             measured = await measure.sizes_only(admin, cluster)
         except CannotMeasure:
             return Told(data=None, text="")
-        seen = bootstrapping.outlook_of(cluster, copies, broker, measured)
     else:
         measured = await measure.measure(admin, cluster, for_s=measure_s, clock_ms=monotonic_ms)
-        seen = bootstrapping.outlook_of(cluster, copies, broker, measured)
+    seen = bootstrapping.outlook_of(cluster, copies, broker, measured)
+    if measure_s is not None:
         planning.check_safe(seen, bytes_per_s)
     return estimate(seen, broker, bytes_per_s, is_without_inbound=measure_s is None)
 

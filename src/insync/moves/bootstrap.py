@@ -25,10 +25,10 @@ from insync.moves.journal import AnotherTool, JournalFile
 from insync.moves.measure import Measured
 from insync.moves.planning import Outlook, outlook
 from insync.moves.throttle import Ended
-from insync.moves.watch import LOOK_EVERY_S, Show, Watch, is_out_of_sync
+from insync.moves.watch import LOOK_EVERY_S, Patience, Show, Watch, is_out_of_sync
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.refusals import BadPlan, Refusal
-from insync.rules.throttle_settings import Throttle, of_bootstrap
+from insync.rules.throttle_settings import Throttle, is_filled_anew, of_bootstrap
 from insync.rules.values import BrokerId
 
 RENEWALS: Final = 3  # in the time that a throttle lasts: one or two may come late
@@ -44,7 +44,7 @@ def copies_of(cluster: ClusterNow, broker: BrokerId) -> dict[TopicPartition, Mov
             sources=frozenset(now.replicas) - {broker}, destinations=frozenset({broker})
         )
         for partition, now in sorted(cluster.partitions.items())
-        if broker in now.replicas and now.leader != broker and len(now.replicas) > 1
+        if is_filled_anew(broker, replicas=now.replicas, leader=now.leader)
     }
     if not found:
         known = ", ".join(str(each) for each in sorted(cluster.alive))
@@ -98,9 +98,6 @@ class Watching:
     patience_ms: int
     gives_up_after_ms: int | None = None  # when the broker is not there; None: it is waited for
     pause: Pause = asyncio.sleep
-
-    def is_too_long(self, away_ms: int) -> bool:
-        return self.gives_up_after_ms is not None and away_ms >= self.gives_up_after_ms
 
 
 async def bootstrap(
@@ -169,7 +166,7 @@ async def _watch(
         patience_ms=watching.patience_ms,
         is_moving=is_out_of_sync,
     )
-    away_since_ms: int | None = None  # by what was seen: who cannot be asked tells nothing
+    patience = Patience(watching.gives_up_after_ms)
     try:
         while True:
             try:
@@ -180,12 +177,7 @@ async def _watch(
                 is_there = broker in cluster.alive and broker not in look.silent
                 if is_there and not _behind(cluster, copies, broker):
                     return Outcome.CAUGHT_UP
-                now_ms = watching.clock_ms()
-                if is_there:
-                    away_since_ms = None
-                elif away_since_ms is None:
-                    away_since_ms = now_ms
-                elif watching.is_too_long(now_ms - away_since_ms):
+                if patience.is_lost(is_away=not is_there, now_ms=watching.clock_ms()):
                     return Outcome.GIVEN_UP
             except Refusal as refusal:
                 watching.complain(str(refusal))

@@ -142,6 +142,23 @@ class Watch:
         )
 
 
+class Patience:
+    """With what is down and may return: lost once it was seen away for so long."""
+
+    def __init__(self, lasts_ms: int | None) -> None:
+        self._lasts_ms = lasts_ms  # None: for ever
+        self._since_ms: int | None = None
+
+    def is_lost(self, *, is_away: bool, now_ms: int) -> bool:
+        if not is_away:
+            self._since_ms = None
+        elif self._since_ms is None:
+            self._since_ms = now_ms
+        elif self._lasts_ms is not None:
+            return now_ms >= self._since_ms + self._lasts_ms
+        return False
+
+
 async def watch_moves(
     admin: Admin,
     moving: Mapping[TopicPartition, Move],
@@ -164,28 +181,22 @@ async def watch_moves(
     """
     watch = Watch(admin, moving, clock_ms=clock_ms, patience_ms=patience_ms)
     at_rest_ms: int | None = None
-    waits_at_ms: int | None = None
+    patience = Patience(gives_up_after_ms)
     while True:
         try:
             cluster = await clusters.look(admin)
-            if partitions & cluster.active.keys():
+            left = partitions & cluster.active.keys()
+            if left:
                 at_rest_ms = None
                 show(await watch.look(cluster))
-                down = watch.waits_only_for(cluster)
-                if not down:
-                    waits_at_ms = None
-                elif waits_at_ms is None:
-                    waits_at_ms = clock_ms()
-                elif (
-                    gives_up_after_ms is not None and clock_ms() >= waits_at_ms + gives_up_after_ms
-                ):
-                    raise WaitsForBroker(_waits_text(down, partitions & cluster.active.keys()))
             else:
-                waits_at_ms = None
                 at_rest_ms = clock_ms() if at_rest_ms is None else at_rest_ms
                 if is_reached(cluster) or clock_ms() >= at_rest_ms + SETTLED_MS:
                     show(await watch.look(cluster))
                     return cluster
+            down = watch.waits_only_for(cluster) if left else ()
+            if patience.is_lost(is_away=bool(down), now_ms=clock_ms()):
+                raise WaitsForBroker(_waits_text(down, left))
         except WaitsForBroker:
             raise
         except Refusal as refusal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +44,13 @@ def of_moves(
         rates={(broker, name): bytes_per_s for broker in sorted(brokers) for name in RATES},
         lists=_lists(moving),
     )
+
+
+def is_filled_anew(
+    broker: BrokerId, *, replicas: Collection[BrokerId], leader: BrokerId | None
+) -> bool:
+    """Whether a broker with an empty disk gets this partition from another."""
+    return broker in replicas and leader != broker and len(replicas) > 1
 
 
 def of_bootstrap(
