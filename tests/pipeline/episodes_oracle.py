@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from insync.telemetry.schemas import MOVED_AWAY
+
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
@@ -60,7 +62,7 @@ class Partition:
         changing = {row["replica"] for row in self.isr}
         found = []
         for follower in sorted(fetching | changing):
-            own = self._told(follower) if follower in changing else self._silent(follower)
+            own = self._of_replica(follower)
             group, back_ms = 0, None
             for episode in own:
                 in_a_row = (
@@ -77,11 +79,49 @@ class Partition:
             found += own
         return found
 
-    def _told(self, follower: int) -> list[Row]:
+    def _of_replica(self, follower: int) -> list[Row]:
+        """Each time that it was a replica is looked at as if there were no other."""
+        moves = [
+            row for row in self.isr if row["replica"] == follower and row["reason"] == MOVED_AWAY
+        ]
+        found = []
+        for begun in (None, *sorted({row["leader_epoch"] for row in moves})):
+            later = [each for each in moves if begun is None or each["leader_epoch"] > begun]
+            moved = min(later, key=lambda row: (row["leader_epoch"], row["at_ms"]), default=None)
+
+            def is_now(row: Row, begun: int | None = begun, moved: Row | None = moved) -> bool:
+                is_early = begun is not None and row["leader_epoch"] < begun
+                is_late = moved is not None and row["leader_epoch"] >= moved["leader_epoch"]
+                return not is_early and not is_late
+
+            changes = [
+                row
+                for row in self.isr
+                if row["replica"] == follower and row["reason"] != MOVED_AWAY and is_now(row)
+            ]
+            heard = [
+                row
+                for row in self.tables["fetches"]
+                if row["follower"] == follower
+                and is_now(row)
+                and (begun is None or row["outcome"] == "ok")
+            ]
+            if changes:
+                found += self._told(follower, changes, heard, begun, moved)
+            elif heard:
+                found += self._silent(follower, heard, begun, moved)
+        return found
+
+    def _told(
+        self,
+        follower: int,
+        rows: list[Row],
+        heard: list[Row],
+        begun: int | None,
+        moved: Row | None,
+    ) -> list[Row]:
         changes: list[Row] = []
-        for row in self.isr:
-            if row["replica"] != follower:
-                continue
+        for row in rows:
             again = changes and (changes[-1]["change"], number(changes[-1])) == (
                 row["change"],
                 number(row),
@@ -94,36 +134,57 @@ class Partition:
             if change["change"] == "shrink":
                 back = after if after and after["change"] == "expand" else None
                 ending = "rejoined" if back else "open" if after is None else "unrecorded"
-                found.append(self._left(follower, change, back, ending))
+                if ending == "open" and moved is not None:
+                    ending = "moved-away"
+                found.append(self._left(follower, change, back, ending, moved))
             elif at == 0 or changes[at - 1]["change"] == "expand":
-                was_in = at > 0 or follower in self.isr[0]["isr_before"]
-                found.append(self._came(follower, change, was_in=was_in))
+                was_in_first = begun is None and follower in self.isr[0]["isr_before"]
+                was_in = at > 0 or was_in_first
+                found.append(self._came(follower, change, heard, begun, was_in=was_in))
         return found
 
-    def _silent(self, follower: int) -> list[Row]:
-        heard = [row for row in self.tables["fetches"] if row["follower"] == follower]
+    def _silent(
+        self, follower: int, heard: list[Row], begun: int | None, moved: Row | None
+    ) -> list[Row]:
         appends = self.tables["appends"]
-        if any(row["leader"] == follower for row in appends):
+        has_led = any(
+            row["leader"] == follower and (begun is None or row["leader_epoch"] >= begun)
+            for row in appends
+        )
+        if has_led:
             return []
-        if self.isr:
+        if begun is not None:
+            was_in = False
+        elif self.isr:
             was_in = follower in self.isr[0]["isr_before"]
         elif not appends:
             was_in = True
         else:
             first_epoch = min(row["leader_epoch"] for row in appends)
-            was_in = min(row["leader_epoch"] for row in heard) <= first_epoch
+            served = [row for row in heard if row["outcome"] == "ok"]
+            is_behind = bool(served) and all(
+                row["high_watermark"] is not None and row["high_watermark"] > row["offset"]
+                for row in served
+            )
+            is_new = min(row["leader_epoch"] for row in heard) > first_epoch
+            was_in = not is_new and not is_behind
         if was_in:
             return []
         last = max(heard, key=lambda row: (row["leader_epoch"], row["at_ms"], row["leader"]))
         told = {"leader": last["leader"], "leader_epoch": last["leader_epoch"], "reason": None}
-        return [self._bootstrapping(follower, told, rejoined_at_ms=None, ending="open")]
+        ending = "open" if moved is None else "moved-away"
+        if moved is not None:
+            told["moved_at_ms"] = moved["at_ms"]
+        return [self._outside(follower, told, heard, begun, rejoined_at_ms=None, ending=ending)]
 
-    def _came(self, follower: int, change: Row, *, was_in: bool) -> Row:
+    def _came(
+        self, follower: int, change: Row, heard: list[Row], begun: int | None, *, was_in: bool
+    ) -> Row:
         told = {name: change[name] for name in ("leader", "leader_epoch", "reason")}
         if not was_in:
             told["asked_at_ms"] = decided_at_ms(change)
-            return self._bootstrapping(
-                follower, told, rejoined_at_ms=change["at_ms"], ending="rejoined"
+            return self._outside(
+                follower, told, heard, begun, rejoined_at_ms=change["at_ms"], ending="rejoined"
             )
         return self._finished(
             told
@@ -133,21 +194,32 @@ class Partition:
             | {"kip501_would_hold": None, "lag_ms": None, "lag_messages": None, "lag_bytes": None}
         )
 
-    def _bootstrapping(
-        self, follower: int, told: Row, *, rejoined_at_ms: int | None, ending: str
+    def _outside(
+        self,
+        follower: int,
+        told: Row,
+        heard: list[Row],
+        begun: int | None,
+        *,
+        rejoined_at_ms: int | None,
+        ending: str,
     ) -> Row:
-        heard = [row for row in self.tables["fetches"] if row["follower"] == follower]
         first = min(heard, key=lambda row: (row["at_ms"], row["seq"]), default=None)
         lacks = None if first is None else first["leader_end_low"] - first["offset"]
+        is_empty = first is None or begun is not None or first["log_start"] is None
+        if first is not None and not is_empty:
+            is_empty = first["offset"] <= first["log_start"]
         return self._finished(
             told
-            | {"follower": follower, "cause": "bootstrapping"}
+            | {"follower": follower, "cause": "bootstrapping" if is_empty else "unrecorded"}
             | {"began_at_ms": None if first is None else first["at_ms"], "left_at_ms": None}
             | {"rejoined_at_ms": rejoined_at_ms, "ending": ending}
             | {"kip501_would_hold": None, "lag_ms": None, "lag_messages": lacks, "lag_bytes": None}
         )
 
-    def _left(self, follower: int, change: Row, back: Row | None, ending: str) -> Row:
+    def _left(
+        self, follower: int, change: Row, back: Row | None, ending: str, moved: Row | None
+    ) -> Row:
         left_ms = decided_at_ms(change)
         settings = self._settings(change["leader"], left_ms)
         limit_ms = settings["lag_time_max_ms"]
@@ -190,7 +262,7 @@ class Partition:
             cause, began_ms = "controller", max(served(heard), default=left_ms)
         elif 2 * read_ms >= limit_ms:
             cause, began_ms = "leader-slow-reads", caught_up_ms
-        elif was_throttled or 2 * 1_000 * len(held) >= limit_ms:
+        elif was_throttled or (recent and 2 * 1_000 * len(held) >= limit_ms):
             cause, began_ms = "throttled", caught_up_ms
         elif not recent:
             cause, began_ms = "stuck", max(served(in_epoch), default=caught_up_ms)
@@ -201,6 +273,7 @@ class Partition:
         return self._finished(
             {
                 "asked_at_ms": left_ms,
+                "moved_at_ms": moved["at_ms"] if moved else None,
                 "follower": follower,
                 "leader": change["leader"],
                 "leader_epoch": change["leader_epoch"],
@@ -236,16 +309,18 @@ class Partition:
         end, leader_end = change["replica_end"], change["leader_end"]
         if end is None or leader_end is None:
             return None, None, None
-        lacking = [
-            row
-            for row in self.tables["appends"]
-            if row["leader_epoch"] == change["leader_epoch"]
-            and row["end_offset"] > row["base_offset"]
-            and row["end_offset"] > end
+        epoch = [
+            row for row in self.tables["appends"] if row["leader_epoch"] == change["leader_epoch"]
         ]
-        since = min(lacking, key=lambda row: row["end_offset"], default=None)
+        lacking = [row for row in epoch if row["end_offset"] > max(end, row["base_offset"])]
         size = sum(row["bytes"] for row in lacking if row["end_offset"] <= leader_end)
-        lag_ms = 0 if end >= leader_end else None if since is None else left_ms - since["at_ms"]
+        lag_ms = None
+        if end >= leader_end:
+            lag_ms = 0
+        elif epoch and end < min(row["base_offset"] for row in epoch):
+            lag_ms = left_ms - min(row["at_ms"] for row in epoch)
+        elif lacking:
+            lag_ms = left_ms - min(row["at_ms"] for row in lacking)
         return lag_ms, leader_end - end, size
 
     def _settings(self, leader: int, at_ms: int) -> Row:
@@ -268,14 +343,22 @@ class Partition:
         back = episode["rejoined_at_ms"]
         asked_at_ms = episode.pop("asked_at_ms", 2**62)
         settings = self._settings(episode["leader"], asked_at_ms)
-        is_known = episode["ending"] != "unrecorded"
-        end = back if back is not None else self.record_end_ms if is_known else None
+        moved_at_ms = episode.pop("moved_at_ms", None)
+        end = {
+            "rejoined": back,
+            "open": self.record_end_ms,
+            "moved-away": moved_at_ms,
+            "unrecorded": None,
+        }[episode["ending"]]
         start = began if left is None else left
         out_ms = None if end is None or start is None else end - start
         changes = {
             (row["at_ms"], row["leader_epoch"])
             for row in self.tables["elections"]
-            if began is not None and end is not None and began <= row["at_ms"] <= end
+            if row["leader_before"] != row["leader_after"]
+            and began is not None
+            and end is not None
+            and began <= row["at_ms"] <= end
         }
         sides = {(episode["follower"], "follower"), (episode["leader"], "leader")}
         held = {
@@ -315,6 +398,13 @@ class Partition:
         for row in self.isr:
             states.setdefault((row["leader_epoch"], number(row)), []).append(row)
         spans = [(min(row["at_ms"] for row in rows), rows) for _, rows in sorted(states.items())]
+        if spans:  # until the first change all was as that change found it
+            changed_ms, first = spans[0]
+            found_so = [row | {"isr_after": row["isr_before"]} for row in first]
+            events = [self.isr, self.tables["fetches"], self.tables["appends"]]
+            first_ms = min(row["at_ms"] for rows in events for row in rows)
+            spans.insert(0, (first_ms, found_so))
+            assert first_ms <= changed_ms
         under_ms = 0
         for at, (from_ms, rows) in enumerate(spans):
             to_ms = spans[at + 1][0] if at + 1 < len(spans) else self.record_end_ms

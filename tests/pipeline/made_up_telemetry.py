@@ -5,7 +5,16 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from insync.telemetry.schemas import APPENDS, CONFIGS, ELECTIONS, FETCHES, ISR, STALLS
+from insync.telemetry.schemas import (
+    APPENDS,
+    CONFIGS,
+    ELECTIONS,
+    FETCHES,
+    ISR,
+    MOVED_AWAY,
+    REPLICAS_MOVED,
+    STALLS,
+)
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -66,13 +75,16 @@ class _Partition:
         self.tables, self.random = tables, random
         self.place = {"topic": topic, "partition": number}
         self.replicas = random.sample(BROKERS, 3)
-        self.isr = set(random.sample(self.replicas, random.choice((2, 3, 3))))
-        self.version, self.epoch, self.end = 0, random.choice((0, 5)), 0
+        self.isr = set(random.sample(self.replicas, random.choice((1, 2, 3, 3))))
+        self.version, self.epoch, self.end = 0, random.choice((0, 5)), random.choice((0, 400))
         self.leader = min(self.isr)
         self.ends = dict.fromkeys(self.replicas, 0)
         self.caught_up_ms: dict[int, int] = {}
         self.silent_until: dict[int, int] = {}
         self.has_versions = random.random() < 0.8
+        self.is_always_behind = dict.fromkeys(BROKERS, False)
+        self.is_always_behind[random.choice(BROKERS)] = self.end > 0
+        self.log_start = random.choice((None, 0, 0, 300))
         self.changed_at_ms = -1
 
     def live(self) -> None:
@@ -80,7 +92,7 @@ class _Partition:
         now_ms = START_MS + random.randrange(20_000)
         self.seq = 0
         self._append(now_ms, 0)
-        has_changes = random.random() < 0.9
+        has_changes = random.random() < 0.8
         for _ in range(random.randrange(20, 160)):
             now_ms += random.choice((0, 1, 10, 200, 900))
             what = random.random()
@@ -92,7 +104,9 @@ class _Partition:
                 self._elect(now_ms)
             elif what < 0.94 and has_changes:
                 self._change(now_ms)
-            elif what < 0.97:
+            elif what < 0.96 and has_changes:
+                self._move(now_ms)
+            elif what < 0.98:
                 now_ms += random.choice((2_000, 5_000))
 
     def _whose(self) -> Row:
@@ -107,13 +121,16 @@ class _Partition:
         self.end += count
         self.tables["appends"].append(row | {"end_offset": self.end, "bytes": 10 * count})
 
-    def _fetch(self, now_ms: int, follower: int) -> None:
+    def _fetch(self, now_ms: int, follower: int, outcome: str | None = None) -> None:
         random = self.random
         if self.silent_until.get(follower, 0) > now_ms:
             return
         if random.random() < 0.08:
             self.silent_until[follower] = now_ms + random.choice((3_000, 9_000, 70_000))
         offset = random.choice((self.end, self.ends[follower], self.end - self.end // 3))
+        high_watermark = random.choice((None, 0, self.end - self.end // 4, self.end))
+        if self.is_always_behind[follower] and random.random() < 0.98:
+            offset, high_watermark = self.end // 2, self.end
         repeats = random.choice((1, 1, 4)) if offset == self.end else 1
         read_ms = random.choice((0, 0, 0, 3, 400, 2_500, 5_000)) if repeats == 1 else 0
         if offset == self.end:
@@ -122,33 +139,63 @@ class _Partition:
         self.tables["fetches"].append(
             self._whose()
             | {"at_ms": now_ms, "seq": self._next(), "follower": follower, "offset": offset}
-            | {"leader_end_low": self.end, "leader_end_high": self.end, "high_watermark": 0}
-            | {"log_start": 0, "bytes": 0, "read_ms": read_ms, "wait_ms": None}
-            | {"outcome": random.choice(("ok",) * 8 + ("error",)), "repeats": repeats}
+            | {"leader_end_low": self.end, "leader_end_high": self.end}
+            | {"high_watermark": high_watermark, "log_start": self.log_start}
+            | {"bytes": 0, "read_ms": read_ms, "wait_ms": None}
+            | {"outcome": outcome or random.choice(("ok",) * 8 + ("error",)), "repeats": repeats}
             | {"throttled": random.random() < 0.01}
             | {"last_at_ms": now_ms + (repeats - 1) * random.choice((100, 900))}
         )
 
     def _elect(self, now_ms: int) -> None:
         before, self.leader = self.leader, self.random.choice(sorted(self.isr))
+        self._begin(now_ms, before, "a broker came or went")
+        self._append(now_ms, 0)
+
+    def _begin(self, now_ms: int, leader_before: int, cause: str) -> None:
         self.epoch += 1
         self.seq = 0
         self.tables["elections"].append(
             self.place
-            | {"at_ms": now_ms, "leader_before": before, "leader_after": self.leader}
-            | {"leader_epoch": self.epoch, "cause": "a broker came or went"}
+            | {"at_ms": now_ms, "leader_before": leader_before, "leader_after": self.leader}
+            | {"leader_epoch": self.epoch, "cause": cause}
         )
+
+    def _move(self, now_ms: int) -> None:
+        """One goes, in whose place the fourth broker comes, which may have gone before.
+
+        A leader that goes makes one of the ISR its successor; mostly it stays.
+        """
+        random = self.random
+        before, others = self.leader, sorted(self.isr - {self.leader})
+        if now_ms == self.changed_at_ms:
+            return
+        if others and random.random() < 0.2:
+            self.leader = random.choice(others)
+        gone = random.choice([broker for broker in self.replicas if broker != self.leader])
+        (new,) = set(BROKERS) - set(self.replicas)
+        self.replicas = [*(broker for broker in self.replicas if broker != gone), new]
+        self.ends[new] = 0
+        self.caught_up_ms.pop(new, None)
+        self._begin(now_ms, before, REPLICAS_MOVED)
+        if gone in self.isr:
+            self._record_change(now_ms, gone, by_leader=False, reason=MOVED_AWAY)
         self._append(now_ms, 0)
+        if random.random() < 0.5:
+            self._fetch(now_ms + 1, gone, outcome="error")  # it has not learnt of it
 
     def _change(self, now_ms: int) -> None:
         if now_ms == self.changed_at_ms and not self.has_versions:
             return  # nothing would tell which of two came first
+        who = self.random.choice([broker for broker in self.replicas if broker != self.leader])
+        by_leader = self.random.random() < 0.7 or who not in self.isr
+        self._record_change(now_ms, who, by_leader=by_leader, reason=f"{who} <went>")
+
+    def _record_change(self, now_ms: int, who: int, *, by_leader: bool, reason: str) -> None:
         self.changed_at_ms = now_ms
         random = self.random
-        who = random.choice([broker for broker in self.replicas if broker != self.leader])
         before = sorted(self.isr)
         self.isr ^= {who}
-        by_leader = random.random() < 0.7 or who in self.isr
         is_known = random.random() < 0.8
         self.version += 1
         caught_up_ms = self.caught_up_ms.get(who)
@@ -158,7 +205,7 @@ class _Partition:
             | {"decided_by": "leader" if by_leader else "controller", "seq": self.seq}
             | {"version": self.version if self.has_versions else None}
             | {"isr_before": before, "isr_after": sorted(self.isr), "replica": who}
-            | {"change": "expand" if who in self.isr else "shrink", "reason": f"{who} <went>"}
+            | {"change": "expand" if who in self.isr else "shrink", "reason": reason}
             | {"replica_end": self.ends[who] if is_known else None, "leader_end": self.end}
             | {"caught_up_at_ms": caught_up_ms if is_known else None}
         )

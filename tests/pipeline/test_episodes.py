@@ -48,7 +48,7 @@ def test_whatever_happened(spark: SparkSession) -> None:
     for column in ("under_min_isr_ms", "leader_changes", "leader_stall_ms", "held_back_ms"):
         assert any(row[column] for row in expected), f"{column} was never asked of"
     assert {row["kip501_would_hold"] for row in expected} == {None, True, False}
-    assert {row["ending"] for row in expected} == {"rejoined", "open", "unrecorded"}
+    assert {row["ending"] for row in expected} == {"rejoined", "open", "moved-away", "unrecorded"}
     assert any(row["flaps"] > 1 for row in expected)
 
 

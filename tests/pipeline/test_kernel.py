@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from insync.pipeline.events import Shard, shard
 from insync.pipeline.replay import parameters, replay
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.state import V_DELAYS
+from insync.telemetry.schemas import MOVED_AWAY
 
 ASKED = Asked(
     lag_time_max_ms=tried((60, 900, 1, 150), quickly=2),
@@ -80,11 +82,16 @@ def differences(expected: Found, found: Found, asked: Asked) -> Sequence[object]
 
 
 @pytest.mark.property
-@given(tables=recorded(), stretch=st.sampled_from((1, 2, 5, STRETCH)))
-def test_verdict_by_verdict(tables: Tables, stretch: int) -> None:
+@given(
+    tables=recorded(),
+    stretch=st.sampled_from((1, 2, 5, STRETCH)),
+    min_insync_replicas=st.sampled_from((2, 3)),
+)
+def test_verdict_by_verdict(tables: Tables, stretch: int, min_insync_replicas: int) -> None:
     """Also where much is left out because it is calm."""
-    expected, found = dict(by_rules(tables)), dict(by_kernel(tables, stretch=stretch))
-    assert not differences(expected, found, ASKED)
+    asked = replace(ASKED, min_insync_replicas=min_insync_replicas)
+    expected, found = dict(by_rules(tables, asked)), dict(by_kernel(tables, asked, stretch=stretch))
+    assert not differences(expected, found, asked)
 
 
 def test_who_began_an_epoch_out_of_sync_is_not_taken_for_one_that_was_in() -> None:
@@ -170,3 +177,43 @@ def test_what_a_second_leader_of_an_epoch_tells_is_left_out() -> None:
     both = tables({4: (own, fetched), 1: (others, other_fetches)})
     assert dict(by_kernel(both, asked)) == alone
     assert dict(by_rules(both, asked)) == alone
+
+
+def moved_away(replica: int, *, epoch: int) -> dict[str, Any]:
+    named = {"topic": "t", "partition": 0, "leader_epoch": epoch, "version": 7}
+    return named | {"isr_before": [1, 2, 3], "replica": replica, "reason": MOVED_AWAY}
+
+
+@pytest.mark.parametrize(
+    ("third_until_ms", "changes", "shrinks", "out_of_sync_ms"),
+    [
+        (4_900, [], 1, 9_000),  # stuck from its second epoch on, for all that is told
+        (4_900, [moved_away(3, epoch=1)], 0, 0),
+        (4_900, [moved_away(3, epoch=1)] * 2, 0, 0),
+        (4_900, [moved_away(4, epoch=1)], 1, 9_000),  # of whom nothing is known
+        (4_900, [moved_away(3, epoch=2)], 1, 9_000),  # an epoch that has yet to begin
+        (900, [moved_away(3, epoch=1)], 1, 3_100),  # it left before, and was out until then
+    ],
+)
+def test_who_was_moved_away_is_neither_stuck_nor_missed(
+    third_until_ms: int, changes: list[dict[str, Any]], shrinks: int, out_of_sync_ms: int
+) -> None:
+    """Two epochs of 5 s and 10 s, a record every 100 ms, fetched at once by all who are there."""
+    named = {"topic": "t", "partition": 0, "leader": 1, "seq": None}
+    tables: Tables = {"appends": [], "fetches": [], "isr": changes}
+    for end, at_ms in enumerate(range(0, 15_001, 100), start=1):
+        row = named | {"leader_epoch": int(at_ms >= 5_000)}
+        tables["appends"].append(row | {"at_ms": at_ms, "base_offset": end - 1, "end_offset": end})
+        tables["fetches"] += [
+            row
+            | {"at_ms": at_ms, "follower": who, "offset": end, "read_ms": 0, "outcome": "ok"}
+            | {"leader_end_low": end, "leader_end_high": end, "repeats": 1, "last_at_ms": at_ms}
+            for who in (2, 3)
+            if who == 2 or at_ms <= third_until_ms
+        ]
+    asked = Asked(policies=["caught-up"], lag_time_max_ms=[999], min_insync_replicas=3)
+    for found in (by_rules(tables, asked), *(by_kernel(tables, asked, stretch=n) for n in (1, 50))):
+        verdicts, delays = dict(found)["t", 0, 0]
+        assert (verdicts["shrinks"], verdicts["out_of_sync_ms"]) == (shrinks, out_of_sync_ms)
+        assert verdicts["under_min_isr_ms"] == out_of_sync_ms  # of two that are known two are in
+        assert (delays, verdicts["missed"]) == ([0] * shrinks, 0)

@@ -2,105 +2,111 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from frames import as_frames
 from hypothesis import given
+from lag_oracle import in_order, millisecond_by_millisecond
 from pyspark.sql import SparkSession
-from recorded_life import as_rows, live
 from recorded_tables import Tables, arrow, recorded
-from test_replay import everything
+from test_what_if import a_life, many_partitions
 
 from insync.pipeline.lag_table import COLUMNS, Lag, lag
-from insync.pipeline.oracle import APPEND, BEGAN, Epoch, histories
 from insync.pipeline.problems_table import count_problems, problems
-from insync.pipeline.schemas import LAG
+from insync.telemetry.schemas import MOVED_AWAY
 
 BUCKET_MS = 250
+SECOND_MS = 1_000
 
 
-def millisecond_by_millisecond(tables: Tables) -> list[dict[str, Any]]:
-    rows = []
-    for (topic, number), history in histories(tables).items():
-        for epoch in history.epochs:
-            for follower in sorted(history.replicas):
-                for bucket, seen in sorted(samples(epoch, follower).items()):
-                    row = {
-                        "topic": topic,
-                        "partition": number,
-                        "leader_epoch": epoch.number,
-                        "follower": follower,
-                        "bucket_at_ms": bucket,
-                        "samples": len(seen),
-                    }
-                    for at, what in enumerate(("lag_ms", "lag_messages", "lag_bytes")):
-                        ordered = sorted(sample[at] for sample in seen)
-                        ranks = {"min": ordered[0], "max": ordered[-1]}
-                        for percent in (50, 99):
-                            rank = -(-percent * len(ordered) // 100)
-                            ranks[f"p{percent}"] = ordered[rank - 1]
-                        row |= {f"{what}_{name}": value for name, value in ranks.items()}
-                    rows.append(row)
-    return rows
-
-
-def samples(epoch: Epoch, follower: int) -> dict[int, list[tuple[int, int, int]]]:
-    """At the end of every millisecond from its first fetch on."""
-    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    end, offset = epoch.start, None
-    appended: list[tuple[int, int, int]] = []
-    events = list(epoch.events)
-    for now_ms in range(epoch.begins_at_ms, epoch.ends_at_ms + 1):
-        while events and events[0].at_ms == now_ms:
-            event = events.pop(0)
-            row = event.row
-            if event.kind == APPEND:
-                if row["end_offset"] > end:
-                    end = row["end_offset"]
-                    appended.append((now_ms, end, row["bytes"]))
-            elif (
-                event.when != BEGAN
-                and row["follower"] == follower
-                and row["outcome"] in ("ok", None)
-            ):
-                offset = row["offset"]
-        if offset is not None:
-            lacking = [one for one in appended if one[1] > offset]
-            since_ms = epoch.begins_at_ms if offset < epoch.start else None
-            if lacking and since_ms is None:
-                since_ms = lacking[0][0]
-            found[now_ms // BUCKET_MS * BUCKET_MS].append(
-                (
-                    0 if since_ms is None else now_ms - since_ms,
-                    max(0, end - offset),
-                    sum(size for _, _, size in lacking),
-                )
-            )
-    return found
-
-
-def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in LAG.names[:5])
+def told(tables: Tables, bucket_ms: int = BUCKET_MS) -> list[dict[str, Any]]:
+    given = arrow(tables)
+    found = Lag(bucket_ms)({name: given[name].select(list(COLUMNS[name])) for name in COLUMNS})
+    return sorted(found.to_pylist(), key=in_order)
 
 
 @pytest.mark.property
 @given(tables=recorded(partitions=2))
 def test_lag_is_that_of_every_millisecond(tables: Tables) -> None:
-    told = arrow(tables)
-    found = Lag(BUCKET_MS)({name: told[name].select(list(COLUMNS[name])) for name in COLUMNS})
-    rows = sorted(found.to_pylist(), key=in_order)
-    expected = sorted(millisecond_by_millisecond(tables), key=in_order)
-    assert rows == [{name: row[name] for name in LAG.names} for row in expected]
+    assert told(tables) == millisecond_by_millisecond(tables, BUCKET_MS)
+
+
+def after_an_election(*moved: int, start: int = 20) -> Tables:
+    """3 died at 5 s and 1, the leader, at 10 s; 2 leads from then on and nobody fetches from it."""
+    place = {"topic": "t", "partition": 0}
+    first, second = (place | {"leader": each, "leader_epoch": each} for each in (1, 2))
+    return {
+        "appends": [
+            first | appended(1, 0, 10),
+            first | appended(6, 10, 20),
+            second | appended(10, start, start),
+            second | appended(12, start, start + 5),
+            second | appended(14, start + 5, start + 10),
+        ],
+        "fetches": [first | fetched(5, 3, 10), first | fetched(9, 2, 20)],
+        "isr": [
+            second | {"isr_before": [1, 2, 3], "replica": each, "reason": MOVED_AWAY}
+            for each in moved
+        ],
+    }
+
+
+def appended(at_s: int, base: int, end: int) -> dict[str, Any]:
+    row = {"at_ms": at_s * SECOND_MS, "base_offset": base, "end_offset": end}
+    return row | {"bytes": 10 * (end - base)}
+
+
+def fetched(at_s: int, follower: int, end: int) -> dict[str, Any]:
+    row = {"at_ms": at_s * SECOND_MS, "follower": follower, "offset": end}
+    return row | {"leader_end_low": end, "leader_end_high": end}
+
+
+def peaks(rows: list[dict[str, Any]], follower: int) -> list[tuple[int, ...]]:
+    """Of the epoch after the election: samples and the highest lag in ms, messages and bytes."""
+    names = ("bucket_at_ms", "samples", "lag_ms_max", "lag_messages_max", "lag_bytes_max")
+    own = [row for row in rows if (row["leader_epoch"], row["follower"]) == (2, follower)]
+    return [tuple(row[name] for name in names) for row in own]
+
+
+def test_who_died_before_an_election_is_behind_since_it() -> None:
+    rows = told(after_an_election(), SECOND_MS)
+    assert peaks(rows, 3) == [
+        (10_000, 1_000, 999, 10, 0),
+        (11_000, 1_000, 1_999, 10, 0),
+        (12_000, 1_000, 2_999, 15, 50),
+        (13_000, 1_000, 3_999, 15, 50),
+        (14_000, 1, 4_000, 20, 100),
+    ]
+    assert [peak[3] for peak in peaks(rows, 1)] == [0, 0, 5, 5, 10]  # it led up to 20
+    assert not peaks(rows, 2)
+    # Another began its epoch at 15: what 1 has from there on is not its own.
+    rows = told(after_an_election(start=15), SECOND_MS)
+    assert [peak[3] for peak in peaks(rows, 3)] == [5, 5, 10, 10, 15]
+    assert [peak[3] for peak in peaks(rows, 1)] == [0, 0, 5, 5, 10]
+
+
+@pytest.mark.parametrize(("away", "stays"), [(3, 1), (1, 3)])
+def test_who_was_moved_away_is_not_behind(away: int, stays: int) -> None:
+    rows = told(after_an_election(away), SECOND_MS)
+    assert not peaks(rows, away)
+    assert peaks(rows, stays) == peaks(told(after_an_election(), SECOND_MS), stays)
 
 
 @pytest.mark.spark
-def test_spark_tells_the_same_of_a_recorded_life(spark: SparkSession) -> None:
-    told = arrow(as_rows(live(1, everything)))
-    frames = [spark.createDataFrame(told[name]) for name in ("fetches", "appends")]
-    shard = {name: told[name].select(list(COLUMNS[name])) for name in COLUMNS}
-    found = [row.asDict() for row in lag(*frames, bucket_ms=1_000).collect()]
+@pytest.mark.parametrize("made", [a_life, pytest.param(many_partitions, marks=pytest.mark.long)])
+def test_spark_tells_the_same(spark: SparkSession, made: Callable[[], Tables]) -> None:
+    tables = made()
+    away = after_an_election(3)
+    shard = arrow(tables | {name: [*tables[name], *rows] for name, rows in away.items()})
+    tables = {name: rows.to_pylist() for name, rows in shard.items()}
+    frames = as_frames(spark, tables)
+    names = ("fetches", "appends", "isr")
+    found = lag(*(frames[name] for name in names), bucket_ms=1_000).collect()
     assert found
-    assert sorted(found, key=in_order) == sorted(Lag(1_000)(shard).to_pylist(), key=in_order)
-    wrong = [row.asDict() for row in problems(*frames).collect()]
+    assert sorted((row.asDict() for row in found), key=in_order) == millisecond_by_millisecond(
+        tables, 1_000
+    )
+    wrong = [row.asDict() for row in problems(frames["fetches"], frames["appends"]).collect()]
     assert sorted(map(str, wrong)) == sorted(map(str, count_problems(shard).to_pylist()))

@@ -1,12 +1,17 @@
-"""What a task is given: lists that went through Spark as texts, and shards of nothing."""
+"""What a task is given: lists that went through Spark as texts, shards of nothing, and files."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
+import pytest
+from exported_tables import record, write
 
 from insync.pipeline import events
+from insync.pipeline.events import BadTables
 from insync.pipeline.scenarios import Asked
-from insync.pipeline.shards import _with_lists, empty
+from insync.pipeline.shards import _OfFiles, _with_lists, empty, exported_files
 from insync.pipeline.what_if_table import Replay
 
 
@@ -28,3 +33,71 @@ def test_a_shard_with_nothing_in_it_has_no_partitions() -> None:
     nothing = {name: empty(name, columns) for name, columns in events.COLUMNS.items()}
     rows = Replay(Asked(policies=["caught-up"]))(nothing).to_pylist()
     assert {(row["level"], row["shrinks"]) for row in rows} <= {("all", 0)}
+
+
+def of_files(folder: Path, *numbers: int) -> list[dict[str, int]]:
+    """How many rows of each table a task has for each file it is given."""
+
+    def counts(tables: dict[str, pa.Table]) -> pa.Table:
+        return pa.Table.from_pylist([{name: rows.num_rows for name, rows in tables.items()}])
+
+    read = _OfFiles(folder, exported_files(folder), events.COLUMNS, counts)
+    ids = pa.RecordBatch.from_pydict({"id": list(numbers)})
+    return [row for batch in read(iter([ids])) for row in batch.to_pylist()]
+
+
+def test_a_task_reads_its_files_and_all_stalls(tmp_path: Path) -> None:
+    tables = record()
+    stall = {"at_ms": 1_000_000, "broker": 1, "stall_ms": 300}
+    folder = write(tmp_path, tables | {"stalls": [stall]})
+    for table in folder.iterdir():
+        (table / "part-00001.parquet").write_bytes((table / "part-00000.parquet").read_bytes())
+    told = {name: len(tables[name]) for name in ("fetches", "appends", "isr")}
+    assert of_files(folder, 0, 1) == [told | {"stalls": 2}] * 2
+
+
+def test_a_table_that_never_was_is_empty(tmp_path: Path) -> None:
+    tables = {name: rows for name, rows in record().items() if name in {"fetches", "appends"}}
+    (found,) = of_files(write(tmp_path, tables), 0)
+    assert (found["appends"], found["isr"], found["stalls"]) == (len(tables["appends"]), 0, 0)
+
+
+@pytest.mark.parametrize("table", ["fetches", "appends", "isr"])
+def test_a_worker_without_the_files_says_so(table: str, tmp_path: Path) -> None:
+    """As on another host than the driver's, which listed them."""
+    folder = write(tmp_path, record())
+    listed = exported_files(folder)
+    path = folder / table / "part-00000.parquet"
+    path.unlink()
+    read = _OfFiles(folder, listed, events.COLUMNS, lambda tables: tables["fetches"])
+    with pytest.raises(
+        BadTables, match=rf"^{path} is not on \S+: every worker must see the folder"
+    ):
+        list(read(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+
+
+def test_files_that_only_some_tables_have_are_missed(tmp_path: Path) -> None:
+    folder = write(tmp_path, record())
+    for number in range(1, 4):
+        for table in folder.iterdir():
+            path = table / f"part-{number:05d}.parquet"
+            path.write_bytes((table / "part-00000.parquet").read_bytes())
+    (folder / "fetches" / "part-00001.parquet").unlink()
+    (folder / "stalls" / "part-00003.parquet").unlink()
+    with pytest.raises(BadTables) as refused:
+        exported_files(folder)
+    lacks = f"{folder} lacks fetches/part-00001.parquet, stalls/part-00003.parquet: "
+    assert str(refused.value).startswith(lacks)
+    for path in (folder / "isr").glob("part-0000[1-3].parquet"):
+        path.unlink()
+    (folder / "appends" / "part-00002.parquet").unlink()
+    with pytest.raises(BadTables, match=r"isr/part-00003\.parquet and 1 more: "):
+        exported_files(folder)
+
+
+@pytest.mark.parametrize("table", ["fetches", "appends"])
+def test_what_every_export_has_is_needed(table: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, record())
+    (folder / table / "part-00000.parquet").unlink()
+    with pytest.raises(BadTables, match=rf"has no {table}/\*\.parquet: it is no export"):
+        exported_files(folder)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from insync.client.admin import Admin
+from insync.client.admin import Admin, Topic
 from insync.client.admin_connections import Connections, Patience, parse_bootstrap
 from insync.client.partition_client import PartitionClient, Refused
 from insync.client.sockets import Sockets
@@ -66,23 +66,38 @@ class Block:
     error: str = ""
 
 
-def spans(cluster: Cluster) -> list[Span]:
-    """Everything the topic holds now, by partition."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Everything the topic holds now, by partition. Deleted and made anew it has another id."""
 
-    async def ask() -> list[Span]:
-        patience = Patience(operation_ms=cluster.patience_ms)
-        connections = Connections(Sockets(), parse_bootstrap(cluster.bootstrap), patience=patience)
-        async with Admin(connections) as admin:
-            topics = {topic.name: topic for topic in await admin.topics()}
-        if TELEMETRY_TOPIC not in topics:
-            raise NoTelemetry(
-                f"the cluster has no {TELEMETRY_TOPIC}: its brokers are not Insync's, have "
-                "telemetry.enable=false, or have led nothing yet"
-            )
-        numbers = sorted(part.number for part in topics[TELEMETRY_TOPIC].partitions)
-        return list(await asyncio.gather(*(_span(cluster, number) for number in numbers)))
+    topic_id: str
+    spans: list[Span]
+
+
+def topic_id(cluster: Cluster) -> str:
+    return str(asyncio.run(_topic(cluster)).topic_id)
+
+
+def contents(cluster: Cluster) -> Contents:
+    async def ask() -> Contents:
+        topic = await _topic(cluster)
+        found = await asyncio.gather(*(_span(cluster, part.number) for part in topic.partitions))
+        return Contents(topic_id=str(topic.topic_id), spans=list(found))
 
     return asyncio.run(ask())
+
+
+async def _topic(cluster: Cluster) -> Topic:
+    patience = Patience(operation_ms=cluster.patience_ms)
+    connections = Connections(Sockets(), parse_bootstrap(cluster.bootstrap), patience=patience)
+    async with Admin(connections) as admin:
+        topics = {topic.name: topic for topic in await admin.topics()}
+    if TELEMETRY_TOPIC not in topics:
+        raise NoTelemetry(
+            f"the cluster has no {TELEMETRY_TOPIC}: its brokers are not Insync's, have "
+            "telemetry.enable=false, or have led nothing yet"
+        )
+    return topics[TELEMETRY_TOPIC]
 
 
 async def _span(cluster: Cluster, partition: int) -> Span:
@@ -105,10 +120,17 @@ async def _patiently(asking: Awaitable[T], cluster: Cluster, what: str) -> T:
     raise Unreadable(f"cannot read {what}: {why}")
 
 
-def made_anew(partition: int, end: int, former_end: int) -> Unreadable:
+def another_topic(topic_id: str, former_id: str | None) -> Unreadable:
+    return Unreadable(
+        f"{TELEMETRY_TOPIC} has the id {topic_id}, and had {former_id}: the topic was made anew, "
+        "or it is another cluster's; stream it into another folder"
+    )
+
+
+def went_back(partition: int, end: int, former_end: int) -> Unreadable:
     return Unreadable(
         f"{TELEMETRY_TOPIC}-{partition} ends at {end}, before {former_end} where it once did: "
-        "the topic was made anew, or it is another cluster's"
+        "blocks were lost, or the topic was made anew"
     )
 
 
@@ -140,7 +162,7 @@ def blocks(cluster: Cluster, span: Span) -> Iterator[Block]:
 
 def _no_batch(span: Span, offset: int, high_watermark: int) -> Unreadable:
     if high_watermark < span.end:  # a new leader's may be behind for a moment, not for so long
-        return made_anew(span.partition, high_watermark, span.end)
+        return went_back(span.partition, high_watermark, span.end)
     return Unreadable(f"{TELEMETRY_TOPIC}-{span.partition} has no batch at offset {offset}")
 
 
@@ -149,10 +171,10 @@ def _blocks(part: Part, end: int) -> Iterator[Block]:
         yield Block(offset=part.offset, error=part.trouble)
     for record in part.records:
         if record.offset < end:
-            yield _block(record)
+            yield block_of(record)
 
 
-def _block(record: Record) -> Block:
+def block_of(record: Record) -> Block:
     try:
         label = read_label(record.key)
     except BadBlock as refusal:

@@ -6,6 +6,9 @@ partition once: every few events it notes that state, and how far each rule's me
 next such mark. A replay in which all are in sync goes from mark to mark as long as the measure
 stays within its limit, takes up the state where it does not, and walks on from there (`kernel.py`).
 
+Who is absent is not waited for: one that was moved away, or has yet to come. A stretch in which it
+comes is walked through.
+
 Only a stall moves times by an amount that depends on the limit. From one that counts to the end of
 its epoch nothing is left out.
 """
@@ -13,6 +16,8 @@ its epoch nothing is left out.
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import numpy as np
 
 from insync.pipeline.compiling import compiled, inlined, inner
 from insync.pipeline.ordering import (
@@ -29,6 +34,7 @@ from insync.pipeline.state import (
     APPEND,
     BEGAN,
     CAUGHT_UP,
+    F_ABSENT,
     F_CAUGHT_UP,
     F_CAUGHT_UP_SERVED,
     F_END,
@@ -41,13 +47,14 @@ from insync.pipeline.state import (
     F_TOLD,
     FETCH,
     G_BLOCKED_SINCE,
-    G_MEMBERS,
     G_WATERMARK,
+    GONE,
     LAG_BEGIN,
     MESSAGES,
     NEVER,
     NONE,
     O_APPEND,
+    O_EPOCH,
     O_EVENT,
     O_LAST_MARK,
     O_LEADER,
@@ -59,7 +66,9 @@ from insync.pipeline.state import (
     P_LIMIT,
     P_MESSAGES,
     P_POLICY,
+    PRESENT,
     UNKNOWN,
+    YET_TO_COME,
     Array,
     begin_facts,
     fetched,
@@ -98,10 +107,8 @@ def stays_calm(mark: Array, p: Array) -> bool:
 
 @inner
 def is_as_marked(f: Array, g: Array, mark: Array, facts: Array) -> bool:
-    """Whether all are in sync, and everything is as if they had always been."""
-    if g[G_MEMBERS] != f.shape[0] or g[G_WATERMARK] != mark[M_WATERMARK]:
-        return False
-    if g[G_BLOCKED_SINCE] != mark[M_BLOCKED_SINCE]:
+    """Of all that are in sync: whether everything is as if they had always been."""
+    if g[G_WATERMARK] != mark[M_WATERMARK] or g[G_BLOCKED_SINCE] != mark[M_BLOCKED_SINCE]:
         return False
     for who in range(f.shape[0]):
         if f[who, F_OVER_SINCE] != NONE:
@@ -115,14 +122,15 @@ def is_as_marked(f: Array, g: Array, mark: Array, facts: Array) -> bool:
 @compiled
 def mark(
     events: Array, epochs: Array, append_at: Array, append_ends: Array, f: Array, stretch: int,
-    least: Array, marks: Array, facts: Array,
+    least: Array, at_start: Array, moves: Array, marks: Array, facts: Array,
 ) -> None:  # fmt: skip
     """Fills `marks` and the followers' `facts` at each; says in `epochs` which are whose, and in
     `events` what each fetch lacks.
 
     What stays within `least`, the smallest limits that are asked for, need not be told apart."""
-    count = 0
+    count = move = 0
     f[:, F_LAST_FETCH] = NEVER
+    f[:, F_ABSENT] = np.where(at_start, PRESENT, YET_TO_COME)
     for epoch in range(len(epochs)):
         event, past = epochs[epoch, O_EVENT], epochs[epoch, O_PAST]
         own = slice(epochs[epoch, O_APPEND], epochs[epoch, O_PAST_APPENDS])
@@ -131,8 +139,12 @@ def mark(
         began = events[event, E_TIME]
         now, end, watermark, blocked_since = began, start, start, NONE
         appends = reads = 0
+        while move < len(moves) and moves[move, 0] <= epochs[epoch, O_EPOCH]:
+            f[moves[move, 1], F_ABSENT] = GONE
+            move += 1
+        f[leader, F_ABSENT] = PRESENT
         for one in range(len(f)):
-            begin_facts(f, one, began, began)
+            begin_facts(f, one, began, began if f[one, F_ABSENT] == PRESENT else NEVER)
         epochs[epoch, O_MARK] = count
         m = marks[count]
         note(m, facts[count], f, event, now, end, watermark, blocked_since, appends)
@@ -152,7 +164,10 @@ def mark(
                 one = events[event, E_WHO]
                 offset, at = events[event, E_OFFSET], events[event, E_AT]
                 lacked = Lacked(append_times, appends, start, began)
-                measure(m, f, one, now, end, lacked, least)
+                if f[one, F_ABSENT] == PRESENT:
+                    measure(m, f, one, now, end, lacked, least)
+                else:  # whether it is in sync is for each rule to say
+                    f[one, F_ABSENT], m[M_LACKING] = PRESENT, ALWAYS
                 reads -= at != now
                 held_it = f[one, F_END] <= watermark and f[one, F_END] != offset
                 missing = first_missing(ends, f[one, F_MISSING], offset)
@@ -178,8 +193,11 @@ def mark(
             elif kind == BEGAN:
                 reads += 1
             else:
+                one = events[event, E_WHO]
                 reads -= 1
-                f[events[event, E_WHO], F_TOLD] = now
+                f[one, F_TOLD] = now
+                if f[one, F_ABSENT] != PRESENT:
+                    m[M_LACKING] = ALWAYS
             event += 1
         m[M_UNTIL] = now
         measure_all(m, f, leader, now, end, Lacked(append_times, appends, start, began), least)
@@ -228,7 +246,7 @@ def measure_all(
 ) -> None:
     """Where a stretch ends."""
     for one in range(len(f)):
-        if one != leader:
+        if one != leader and f[one, F_ABSENT] == PRESENT:
             measure(m, f, one, now, end, lacked, least)
 
 
@@ -263,6 +281,6 @@ def measure(m: Array, f: Array, one: int, now: int, end: int, lacked: Lacked, le
 def lowest_end(f: Array, leader: int, end: int) -> int:
     """How far the watermark goes if all are in sync."""
     for one in range(len(f)):
-        if one != leader:
+        if one != leader and f[one, F_ABSENT] == PRESENT:
             end = min(end, f[one, F_END])
     return end

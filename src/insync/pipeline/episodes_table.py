@@ -7,36 +7,46 @@ moment of leaving (`decided_at_ms`, or the commit where nobody decided it), T th
 | cause | true when | began_at_ms |
 |---|---|---|
 | `unrecorded` | it came back, and no row tells of its leaving (lost with a broker, say) | null |
-| `bootstrapping` | it is first met outside the ISR, and was never in it | its first fetch |
+| `unrecorded` | it is first met outside the ISR and has a log: its first fetch is past the start of
+  it (`log_start`, where that is known), so it left before the record began | its first fetch |
+| `bootstrapping` | all others that are first met outside; also who is met again after it was moved
+  away | its first fetch |
 | `controller` | the controller removed it: its session ended | last heard of, else L |
 | `leader-slow-reads` | for half of the T ms before L the leader was reading for it | caught up |
-| `throttled` | in the T ms before L one of its fetches was `throttled`, or its broker held
-  partitions back for half of that time | caught up |
+| `throttled` | in the T ms before L one of its fetches was `throttled`, or it made an effective one
+  and its broker held partitions back, whichever they were, for half of that time | caught up |
 | `stuck` | it made no effective fetch in the T ms before L | last heard of, else caught up |
 | `burst` | under `messages`: its true lag at L was at most T; the end jumped | caught up |
 | `slow` | all others: it fetches and falls behind | caught up |
 
 "The T ms before L" are the moments from L - T to L, both included: a fetch exactly T ago is in
 time, as equality is in sync. "Caught up" is `isr.caught_up_at_ms`, else L. "First met outside": not
-in `isr_before` of the partition's first `isr` row, or, in a partition without any, first heard of
-in a later epoch than its first without having led.
+in `isr_before` of the partition's first `isr` row, or, in a partition without any, without having
+led first heard of in a later epoch than its first, or below the high watermark in every effective
+fetch: who is in sync is at or past it.
 
 - `kip501_would_hold`: at L a read for it was pending whose offset was at or past the leader's end
   at its earlier fetches of this epoch: what KIP-501 asks for. Null where no leader decided.
-- `lag_ms` is the true lag at L by KAFKA-4485's definition; `lag_messages` and `lag_bytes` are what
-  it lacked. Of a bootstrapping replica `lag_messages` is told at its first fetch.
+- `lag_ms` is the true lag at L by KAFKA-4485's definition: since the first append of its epoch that
+  it lacked, or since the epoch began if it was below its start; `lag_messages` and `lag_bytes` are
+  what it lacked. Of who is first met outside `lag_messages` is told at its first fetch.
 - `rejoined_at_ms` is the commit of its return. `ending` says whether that happened (`rejoined`), it
-  was still out when the record ended (`open`), or it must have returned, for it left again, but
-  no row tells when (`unrecorded`). `out_ms` counts from L (bootstrapping: from the first fetch) to
-  the return or the record's end.
+  was still out when the record ended (`open`), it was moved away and is no replica any more
+  (`moved-away`), or it must have returned, for it left again, but no row tells when
+  (`unrecorded`). `out_ms` counts from L (first met outside: from the first fetch) to the return,
+  the move or the record's end. Of who was out of the ISR when it was removed there is no row, as
+  the ISR does not change: it stays `open`. A partition whose replicas moved, and a follower that is
+  never heard of again, do not tell: a dead one that stays while another is moved looks the same.
 - `flap_group` numbers a replica's episodes; one that begins within T after the last one's return
   belongs to the same group, and `flaps` is the number of episodes in it. (What-if's `flaps` are
   returns within T. These are the ones that come in a row.)
 - `held_back_ms`: whole seconds, of its broker's and its leader's, with partitions held back by a
   throttle between first cause and return. `leader_stall_ms`: how long the leader itself stood still
-  between first cause and L. `leader_changes`: elections between first cause and return.
+  between first cause and L. `leader_changes`: elections of another leader between first cause
+  and return.
 - `under_min_isr_ms`: for how long the partition had fewer in-sync replicas than
-  min(min.insync.replicas, replicas known), while this one was out.
+  min(min.insync.replicas, replicas known), while this one was out. Before the first `isr` row they
+  are those of its `isr_before`, and the minimum is the one that held at that row.
 
 Rows of a partition are ordered by (leader_epoch, version, at_ms). Settings are those of `configs`
 that held when a change was decided; without any, Kafka's defaults.
@@ -72,6 +82,7 @@ from insync.pipeline.partition_episodes import (
     BOOTSTRAPPING,
     BURST,
     BY_CONTROLLER,
+    MOVED,
     OPEN,
     REJOINED,
     SLOW,
@@ -82,9 +93,19 @@ from insync.pipeline.partition_episodes import (
     Told,
 )
 from insync.pipeline.settings_then import with_settings
-from insync.telemetry.schemas import OK, SHRINK
+from insync.telemetry.schemas import MOVED_AWAY, OK, SHRINK
 
-__all__ = ["CAUSES", "OPEN", "REJOINED", "SCHEMA", "UNRECORDED", "episodes", "record_end"]
+__all__ = [
+    "CAUSES",
+    "MOVED",
+    "OPEN",
+    "REJOINED",
+    "SCHEMA",
+    "UNRECORDED",
+    "episodes",
+    "leader_changes",
+    "record_end",
+]
 
 CAUSES: Final = (
     STUCK, SLOW, BOOTSTRAPPING, SLOW_READS, THROTTLED, BURST, BY_CONTROLLER, UNRECORDED
@@ -148,14 +169,16 @@ def episodes(  # noqa: PLR0917 - one for each table, in the order of their impor
 ) -> DataFrame:
     """Without a `throttle` table nothing is known to have been held back."""
     changes = _changes(isr, configs, throttle)
-    left = changes.where(F.col("change") == SHRINK)
+    left = changes.where((F.col("change") == SHRINK) & ~_is_moved_away())
     kinds = {
         _CHANGE: changes,
-        _HEARD: _heard(fetches, configs),
+        _HEARD: _heard(fetches, changes, configs),
         _LED: appends.groupBy(*PARTITION, "leader").agg(
-            F.min("leader_epoch").alias("leader_epoch")
+            F.min("leader_epoch").alias("leader_epoch"),
+            F.max("leader_epoch").alias("last_epoch"),
+            F.min("at_ms").alias("at_ms"),
         ),
-        _ELECTION: elections.select(*PARTITION, "at_ms", "leader_epoch"),
+        _ELECTION: leader_changes(elections).select(*PARTITION, "at_ms", "leader_epoch"),
         _FETCH: _fetches_before(fetches, left),
         _APPEND: _appends_of(appends, left),
     }
@@ -181,6 +204,11 @@ def record_end(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFr
     ]
     union = ends[0].unionByName(ends[1]).unionByName(ends[2])
     return union.agg(F.max("at_ms").alias("record_end_ms"))
+
+
+def leader_changes(elections: DataFrame) -> DataFrame:
+    """A move, or a leader that came back at once, begins an epoch under the same leader."""
+    return elections.where(~F.col("leader_before").eqNullSafe(F.col("leader_after")))
 
 
 # What comes to a partition.
@@ -209,21 +237,57 @@ def _changes(isr: DataFrame, configs: DataFrame, throttle: DataFrame | None) -> 
     return unpacked(met, change, {"held_back_ms_before": _held_back_ms()})
 
 
-def _heard(fetches: DataFrame, configs: DataFrame) -> DataFrame:
-    """Of each follower the first fetch, and who led at the last one."""
-    heard = fetches.groupBy(*REPLICA).agg(
-        F.min(F.struct("at_ms", "seq", "offset", "leader_end_low")).alias("first"),
-        F.max(F.struct("leader_epoch", "at_ms", "leader")).alias("last"),
-        F.min("leader_epoch").alias("first_epoch"),
+def _is_moved_away() -> Column:
+    return F.col("reason").eqNullSafe(MOVED_AWAY)
+
+
+def _heard(fetches: DataFrame, changes: DataFrame, configs: DataFrame) -> DataFrame:
+    """Of each follower the first fetch, and who led at the last one: anew after a move away.
+
+    Until it has learnt of its move it asks on and is refused: it is met again when it is served.
+    """
+    moves = (
+        changes.where(_is_moved_away())
+        .groupBy(*REPLICA)
+        .agg(F.collect_set("leader_epoch").alias("moves"))
+    )
+    gone_epoch = F.array_max(F.filter("moves", lambda epoch: epoch <= F.col("leader_epoch")))
+    is_there = F.col("gone_epoch").isNull() | F.col("is_ok")
+    # Where the watermark is not known the follower was level, or nobody recorded it.
+    below = F.col("offset") < F.coalesce("high_watermark", F.lit(0))
+    # What an epoch tells is little: moves are joined to that, not to every fetch.
+    in_epoch = (
+        fetches.withColumn("is_ok", F.col("outcome") == OK)
+        .groupBy(*REPLICA, "leader_epoch", "is_ok")
+        .agg(
+            F.min(F.struct("at_ms", "seq", "offset", "leader_end_low", "log_start")).alias("first"),
+            F.max(F.struct("leader_epoch", "at_ms", "leader")).alias("last"),
+            F.bool_and(F.when(F.col("is_ok"), below)).alias("is_below_watermark"),
+        )
+    )
+    heard = (
+        in_epoch.join(moves, list(REPLICA), "left")
+        .withColumn("gone_epoch", gone_epoch)
+        .where(is_there)
+        .groupBy(*REPLICA, "gone_epoch")
+        .agg(
+            F.min("first").alias("first"),
+            F.max("last").alias("last"),
+            F.min("leader_epoch").alias("first_epoch"),
+            F.bool_and("is_below_watermark").alias("is_below_watermark"),
+        )
     )
     rows = heard.select(
         *REPLICA,
+        "gone_epoch",
         "first.at_ms",
         "first.offset",
         "first.leader_end_low",
+        "first.log_start",
         "last.leader",
         "last.leader_epoch",
         "first_epoch",
+        "is_below_watermark",
     )
     return with_settings(rows, configs, asked_at_ms=F.lit(2**62))
 
@@ -248,10 +312,8 @@ def _fetches_before(fetches: DataFrame, left: DataFrame) -> DataFrame:
 
 def _appends_of(appends: DataFrame, left: DataFrame) -> DataFrame:
     term = [*PARTITION, "leader_epoch"]
-    return (
-        appends.where(F.col("end_offset") > F.col("base_offset"))
-        .select(*term, "at_ms", "end_offset", "bytes")
-        .join(left.select(*term), term, "left_semi")
+    return appends.select(*term, "at_ms", "end_offset", "bytes").join(
+        left.select(*term), term, "left_semi"
     )
 
 

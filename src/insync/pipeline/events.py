@@ -7,7 +7,7 @@ their partitions by counting. Each partition is put in order when its turn comes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from insync.pipeline.compiling import compiled, inlined, inner
 from insync.pipeline.ordering import NO_SEQ, Dealt, Rows, dealt
 from insync.pipeline.state import APPEND, BEGAN, FAILED, FETCH, NONE, Array
 from insync.rules.refusals import Refusal
-from insync.telemetry.schemas import OK
+from insync.telemetry.schemas import MOVED_AWAY, OK
 
 SEQ_MAX: Final = 2**61
 EVENTS_MAX: Final = 200_000_000  # of one shard: 20 GB
@@ -30,7 +30,9 @@ FETCH_COLUMNS: Final = (
 APPEND_COLUMNS: Final = (
     "topic", "partition", "leader", "leader_epoch", "at_ms", "seq", "base_offset", "end_offset",
 )  # fmt: skip
-ISR_COLUMNS: Final = ("topic", "partition", "leader_epoch", "version", "isr_before")
+ISR_COLUMNS: Final = (
+    "topic", "partition", "leader_epoch", "version", "isr_before", "replica", "reason",
+)  # fmt: skip
 STALL_COLUMNS: Final = ("broker", "at_ms", "stall_ms")
 
 COLUMNS: Final = {
@@ -50,6 +52,16 @@ _COLUMN_TYPES: Final = (
 )  # fmt: skip
 
 
+class Changes(NamedTuple):
+    """What the replay takes from the changes of the ISR, one partition after the other."""
+
+    has_any: Array  # per partition
+    first_bounds: Array
+    first_members: Array  # of the ISR before the first change
+    move_bounds: Array
+    moves: Array  # the first epoch without a replica, and which; in order
+
+
 class BadTables(Refusal):
     """Tables that cannot be replayed."""
 
@@ -67,9 +79,7 @@ class Shard:
     topics: Array  # per partition
     partitions: Array
     dealt: Dealt
-    isr_bounds: Array  # of the first isr_before in `isr_members`; empty: none
-    isr_members: Array
-    has_isr: Array
+    changes: Changes
     stalls: Array  # broker, began, length; in order
 
 
@@ -82,9 +92,10 @@ def shard(
     fetched, fetch_codes = fetch_rows(fetches, coded[0])
     fetched, fetch_bounds = dealt_out(len(partitions), fetched, fetch_codes)
     appended, append_bounds = dealt_out(len(partitions), append_rows(appends), coded[1])
-    has_isr, isr_bounds, isr_members = _first_isr(isr, topics, partitions)
-    room = dealt(fetched, fetch_bounds, appended, append_bounds, more_brokers=len(isr_members))
-    return Shard(topics, partitions, room, isr_bounds, isr_members, has_isr, _stalls(stalls))
+    changes = _changes(isr, topics, partitions)
+    more_brokers = len(changes.first_members)
+    room = dealt(fetched, fetch_bounds, appended, append_bounds, more_brokers=more_brokers)
+    return Shard(topics, partitions, room, changes, _stalls(stalls))
 
 
 def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Rows, Array]:
@@ -245,28 +256,50 @@ def renumber(rows: Array, number: Array) -> None:
         rows[at] = number[rows[at]]
 
 
-def _first_isr(
-    isr: pa.Table | None, topics: Array, partitions: Array
-) -> tuple[Array, Array, Array]:
-    count = len(partitions)
-    found: dict[tuple[str, int], tuple[tuple[int, int], list[int]]] = {}
+def _changes(isr: pa.Table | None, topics: Array, partitions: Array) -> Changes:
+    first: dict[tuple[str, int], tuple[tuple[int, int], list[int]]] = {}
+    moved: dict[tuple[str, int], set[tuple[int, int]]] = {}
     if isr is not None:
         check_columns("isr", isr.column_names, ISR_COLUMNS)
         for row in isr.select(list(ISR_COLUMNS)).to_pylist():
             key = (row["topic"], row["partition"])
             rank = (row["leader_epoch"], row["version"] or 0)
-            if key not in found or rank < found[key][0]:
-                found[key] = (rank, row["isr_before"])
-    has_isr = np.zeros(count, np.bool_)
-    bounds = np.zeros(count + 1, np.int64)
+            if key not in first or rank < first[key][0]:
+                first[key] = (rank, row["isr_before"])
+            if row["reason"] == MOVED_AWAY:
+                moved.setdefault(key, set()).add((row["leader_epoch"], row["replica"]))
+    has_any = np.zeros(len(partitions), np.bool_)
+    bounds = np.zeros((2, len(partitions) + 1), np.int64)
     members: list[int] = []
-    for at in range(count):
-        change = found.get((topics[at], int(partitions[at]))) if found else None
-        if change is not None:
-            has_isr[at] = True
-            members += change[1]
-        bounds[at + 1] = len(members)
-    return has_isr, bounds, np.array(members, np.int64)
+    moves: list[tuple[int, int]] = []
+    for at in range(len(partitions)):
+        key = (topics[at], int(partitions[at]))
+        if key in first:
+            has_any[at] = True
+            members += first[key][1]
+            moves += sorted(moved.get(key, ()))
+        bounds[:, at + 1] = len(members), len(moves)
+    return Changes(
+        has_any,
+        bounds[0],
+        np.array(members, np.int64),
+        bounds[1],
+        np.array(moves, np.int64).reshape(-1, 2),
+    )
+
+
+@compiled
+def moves_of(changes: Changes, code: int, ids: Array) -> Array:
+    """A partition's, of the replicas that are known, by number."""
+    low, high = changes.move_bounds[code], changes.move_bounds[code + 1]
+    moves = np.empty((high - low, 2), np.int64)
+    count = 0
+    for at in range(low, high):
+        for one in range(len(ids)):
+            if ids[one] == changes.moves[at, 1]:
+                moves[count, 0], moves[count, 1] = changes.moves[at, 0], one
+                count += 1
+    return moves[:count]
 
 
 def _stalls(stalls: pa.Table | None) -> Array:

@@ -36,6 +36,7 @@ from insync.pipeline.state import (
     APPEND,
     BEGAN,
     CAUGHT_UP,
+    F_ABSENT,
     F_CAUGHT_UP,
     F_CAUGHT_UP_SERVED,
     F_DETECTION,
@@ -73,9 +74,11 @@ from insync.pipeline.state import (
     G_ENTRIES,
     G_FIELDS,
     G_FIRST_ENTRY,
+    G_KNOWN,
     G_LEADER,
     G_MEMBERS,
     G_NOW,
+    G_PRESENT,
     G_READS,
     G_SHIFT,
     G_STALLED,
@@ -83,11 +86,13 @@ from insync.pipeline.state import (
     G_STARTED,
     G_STARTED_TAU,
     G_WATERMARK,
+    GONE,
     LAG_BEGIN,
     MESSAGES,
     NEVER,
     NONE,
     O_APPEND,
+    O_EPOCH,
     O_EVENT,
     O_LAST_MARK,
     O_LEADER,
@@ -102,6 +107,7 @@ from insync.pipeline.state import (
     P_MINIMUM,
     P_POLICY,
     P_WAIT,
+    PRESENT,
     TRUE_LAG,
     UNKNOWN,
     V_DELAYS,
@@ -115,6 +121,7 @@ from insync.pipeline.state import (
     V_UNDER_MIN,
     V_UNDER_MIN_FETCHING,
     V_WATERMARK_STALL,
+    YET_TO_COME,
     Array,
     begin_facts,
     fetched,
@@ -235,7 +242,7 @@ def time_passes(f: Array, g: Array, p: Array, v: Array, to: int) -> None:
     g[G_NOW] = to
     if passed == 0 or g[G_MEMBERS] == f.shape[0]:
         return
-    is_under = g[G_MEMBERS] < min(p[P_MINIMUM], f.shape[0])
+    is_under = g[G_MEMBERS] < min(p[P_MINIMUM], g[G_KNOWN])
     for who in range(f.shape[0]):
         if f[who, F_OUT_SINCE] != NONE:
             v[V_OUT] += passed
@@ -446,6 +453,7 @@ def fetch(
         advance_watermark(f, g, p, entries)
     is_in = f[who, F_IN]
     if not is_in:
+        is_seen(f, g, who)
         if f[who, F_OUT_SINCE] == NONE:
             f[who, F_OUT_SINCE] = now
             f[who, F_EVICTED] = 0
@@ -540,10 +548,11 @@ def read_ended(f: Array, g: Array, reads: Array, row: int, at: int) -> int:
 
 
 @inner
-def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, at: int, start: int) -> None:
-    g[G_NOW] = at
+def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, start: int) -> None:
+    at = g[G_NOW]
     g[G_LEADER] = leader
     if not f[leader, F_IN]:
+        is_seen(f, g, leader)
         f[leader, F_IN] = 1
         g[G_MEMBERS] += 1
         close(f, g, p, v, leader, False)
@@ -557,6 +566,29 @@ def begin_epoch(f: Array, g: Array, p: Array, v: Array, leader: int, at: int, st
         f[who, F_OVER_SINCE] = NONE
         f[who, F_FORGIVEN] = f[who, F_GRACED] = f[who, F_HOLDS] = 0
         f[who, F_ENTRY] = f[who, F_MISSED] = 0
+
+
+@inner
+def goes(f: Array, g: Array, p: Array, v: Array, who: int) -> None:
+    """It was moved away: no verdict."""
+    close(f, g, p, v, who, False)
+    g[G_MEMBERS] -= f[who, F_IN]
+    g[G_PRESENT] -= f[who, F_ABSENT] == PRESENT
+    g[G_KNOWN] -= f[who, F_ABSENT] != GONE
+    f[who, F_IN], f[who, F_ABSENT] = 0, GONE
+
+
+@inner
+def is_seen(f: Array, g: Array, who: int) -> None:
+    g[G_PRESENT] += f[who, F_ABSENT] != PRESENT
+    g[G_KNOWN] += f[who, F_ABSENT] == GONE
+    f[who, F_ABSENT] = PRESENT
+
+
+@inner
+def are_all_in(g: Array, p: Array) -> bool:
+    """And are enough: then the time that passes is nobody's, as long as nobody leaves."""
+    return g[G_MEMBERS] == g[G_PRESENT] and g[G_MEMBERS] >= min(p[P_MINIMUM], g[G_KNOWN])
 
 
 @inner
@@ -593,30 +625,36 @@ def next_that_counts(stalls: Array, at: int, past: int, limit: int) -> int:
 @compiled
 def replay(
     events: Array, epochs: Array, marks: Array, facts: Array, append_at: Array, append_ends: Array,
+    moves: Array,  # the first epoch without a replica, and which; in order
     stalls: Array,  # began, ended, length
     at_start: Array, p: Array, v: Array, f: Array, entries: Array, taus: Array, reads: Array,
     delays: Array, first_delay: int,
 ) -> int:  # fmt: skip
     """One scenario; returns where the next one's detection delays go."""
     g = np.zeros(G_FIELDS, np.int64)
-    g[G_DELAYS] = first_delay
+    g[G_DELAYS], g[G_KNOWN] = first_delay, f.shape[0]
     f[:] = 0
     for one in range(f.shape[0]):
         f[one, F_IN] = at_start[one]
         f[one, F_OUT_SINCE] = NONE
         f[one, F_LAST_FETCH] = NEVER
+        f[one, F_ABSENT] = PRESENT if at_start[one] else YET_TO_COME
         g[G_MEMBERS] += at_start[one]
+    g[G_PRESENT] = g[G_MEMBERS]
     limit = p[P_LIMIT]
+    move = 0
     for epoch in range(epochs.shape[0]):
         leader, base = epochs[epoch, O_LEADER], epochs[epoch, O_APPEND]
-        begin_epoch(
-            f, g, p, v, leader, events[epochs[epoch, O_EVENT], E_TIME], epochs[epoch, O_START]
-        )
+        g[G_NOW] = events[epochs[epoch, O_EVENT], E_TIME]
+        while move < moves.shape[0] and moves[move, 0] <= epochs[epoch, O_EPOCH]:
+            goes(f, g, p, v, moves[move, 1])
+            move += 1
+        begin_epoch(f, g, p, v, leader, epochs[epoch, O_START])
         set_all_due(f, g, p, entries)
         past_stalls = epochs[epoch, O_PAST_STALLS]
         stall = next_that_counts(stalls, epochs[epoch, O_STALL], past_stalls, limit)
         has_stalled, has_skipped = False, False
-        is_calm = g[G_MEMBERS] == f.shape[0]
+        is_calm = are_all_in(g, p)
         last_mark = epochs[epoch, O_LAST_MARK]
         for mark in range(epochs[epoch, O_MARK], last_mark):
             stalled_at = stalls[stall, 1] if stall < past_stalls else ALWAYS
@@ -636,7 +674,11 @@ def replay(
                     has_stalled = True
                     stall = next_that_counts(stalls, stall + 1, past_stalls, limit)
                 happen(events, event, f, g, p, v, entries, taus, reads, delays)
-            is_calm = not has_stalled and is_as_marked(f, g, marks[mark + 1], facts[mark + 1])
+            is_calm = (
+                not has_stalled
+                and are_all_in(g, p)
+                and is_as_marked(f, g, marks[mark + 1], facts[mark + 1])
+            )
         if has_skipped:
             resume(
                 f, g, p, entries, taus, marks[last_mark], facts[last_mark], append_at,

@@ -2,6 +2,9 @@
 
 In a span its lag in ms grows by one each millisecond, in messages and bytes it stays. So a bucket
 is a few spans, and a percentile is found by asking how many milliseconds are at or below a value.
+
+What each replica held last goes on from epoch to epoch: until it fetches in the new one, that is
+all it can have.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import numpy as np
 
 from insync.pipeline.calm import first_missing
 from insync.pipeline.compiling import compiled, inner
+from insync.pipeline.events import Changes, moves_of
 from insync.pipeline.ordering import (
     E_KIND,
     E_OFFSET,
@@ -19,7 +23,17 @@ from insync.pipeline.ordering import (
     Dealt,
     in_order,
 )
-from insync.pipeline.state import APPEND, FETCH, O_EPOCH, O_EVENT, O_PAST, O_START, Array
+from insync.pipeline.state import (
+    APPEND,
+    FETCH,
+    NONE,
+    O_EPOCH,
+    O_EVENT,
+    O_LEADER,
+    O_PAST,
+    O_START,
+    Array,
+)
 
 L_FIELDS = 17  # partition, epoch, follower, bucket, samples, and four ranks of each of three lags
 LEVEL = 2**62  # of a span: nothing is lacking
@@ -29,23 +43,34 @@ S_LENGTH, S_LAG, S_GROWS, S_MESSAGES, S_BYTES, S_FIELDS = range(6)
 
 
 @compiled
-def lag_of_partitions(dealt: Dealt, bytes_of: Array, bucket: int, rows: Array) -> int:
+def lag_of_partitions(
+    dealt: Dealt, changes: Changes, bytes_of: Array, bucket: int, rows: Array
+) -> int:
     """Fills `rows` as far as they go; returns how many there are."""
     count = 0
     events = dealt.events
     for code in range(len(dealt.fetch_bounds) - 1):
         found = in_order(dealt, code)
         ids = dealt.ids[: found.brokers]
+        moves = moves_of(changes, code, ids)
+        held = np.full(len(ids), NONE, np.int64)
+        move = 0
         for epoch in found.epochs:
-            count = lag_of_epoch(events, epoch, ids, bytes_of, bucket, code, rows, count)
+            while move < len(moves) and moves[move, 0] <= epoch[O_EPOCH]:
+                held[moves[move, 1]] = NONE
+                move += 1
+            # What it has beyond an epoch's start is not what the leader has there.
+            held[:] = np.minimum(held, epoch[O_START])
+            count = lag_of_epoch(events, epoch, ids, held, bytes_of, bucket, code, rows, count)
     return count
 
 
 @compiled
 def lag_of_epoch(
-    events: Array, epoch: Array, ids: Array, bytes_of: Array, bucket: int, code: int, rows: Array,
-    count: int,
+    events: Array, epoch: Array, ids: Array, held: Array, bytes_of: Array, bucket: int, code: int,
+    rows: Array, count: int,
 ) -> int:  # fmt: skip
+    """Of all but its leader; leaves in `held` what each has in the end."""
     low, high = epoch[O_EVENT], epoch[O_PAST]
     # What was appended: when, the end after it, and all bytes before it.
     size = high - low
@@ -64,9 +89,12 @@ def lag_of_epoch(
             appends += 1
     spans = np.empty((2 * size + 4, S_FIELDS), np.int64)
     for one in range(len(ids)):
-        found = lag_of_follower(
-            events, low, high, one, at, ends, before, appends, start, last, bucket, spans,
-            rows[min(count, len(rows)) :],
+        if one == epoch[O_LEADER]:
+            held[one] = end
+            continue
+        found, held[one] = lag_of_follower(
+            events, low, high, one, held[one], at, ends, before, appends, start, last, bucket,
+            spans, rows[min(count, len(rows)) :],
         )  # fmt: skip
         for row in rows[min(count, len(rows)) : count + found]:
             row[0], row[1], row[2] = code, epoch[O_EPOCH], ids[one]
@@ -76,13 +104,13 @@ def lag_of_epoch(
 
 @compiled
 def lag_of_follower(
-    events: Array, low: int, high: int, follower: int, at: Array, ends: Array, before: Array,
-    appends: int, start: int, last: int, bucket: int, spans: Array, rows: Array,
-) -> int:  # fmt: skip
+    events: Array, low: int, high: int, follower: int, held: int, at: Array, ends: Array,
+    before: Array, appends: int, start: int, last: int, bucket: int, spans: Array, rows: Array,
+) -> tuple[int, int]:  # fmt: skip
     """Walks the events that change what it lacks; a span ends at each, and at a bucket's end."""
-    began = events[low, E_TIME]
-    now, offset, missing, done, n, count = 0, -1, 0, 0, 0, 0
-    is_known = False
+    now = began = events[low, E_TIME]
+    offset, missing, done, n, count = held, 0, 0, 0, 0
+    is_known, has_fetched = held != NONE, False
     event = low
     while event <= high:
         kind = events[event, E_KIND] if event < high else FETCH
@@ -94,7 +122,7 @@ def lag_of_follower(
         while is_known and now < until:
             stop = min(until, (now // bucket + 1) * bucket)
             since = LEVEL
-            if offset < start:
+            if offset < start or not has_fetched:
                 since = began
             elif missing < done:
                 since = at[missing]
@@ -122,11 +150,10 @@ def lag_of_follower(
         elif is_mine:
             offset = events[event, E_OFFSET]
             missing = first_missing(ends[:appends], missing, offset)
-            if not is_known:
-                is_known = True
-                now = until
+            is_known = has_fetched = True
+            now = until
         event += 1
-    return count
+    return count, offset
 
 
 @inner

@@ -6,9 +6,17 @@ from before the epoch counts from the epoch's first event. In messages its lag i
 less its own; in bytes, the appends of this epoch that it lacks, one that it has in part counted
 whole.
 
-Every millisecond counts once, from a follower's first fetch in an epoch to the epoch's last event:
-`samples` says how many a bucket has, and percentiles are nearest ranks over them. A leader's stalls
-are not taken off here; this is what was, not whose fault it was.
+A follower is known once it has fetched or led, until it is moved away (`isr` says so; without that
+table everybody stays). In an epoch in which it has not fetched yet, a known one is behind since the
+epoch's first event, as in a what-if. Its lag in messages is then from the end it was last seen
+with, a former leader's being the last end it led with, or from the lowest start of the epochs
+since: whatever it has beyond that is not what the leader has there. In bytes it is all that this
+epoch appended.
+
+Every millisecond counts once, from a follower's first fetch, or the first event of an epoch in
+which it is known, to the epoch's last event: `samples` says how many a bucket has, and percentiles
+are nearest ranks over them. A leader's stalls are not taken off here; this is what was, not whose
+fault it was.
 """
 
 from __future__ import annotations
@@ -30,12 +38,21 @@ BUCKET_MS: Final = 10_000
 COLUMNS: Final = {
     "fetches": events.FETCH_COLUMNS,
     "appends": (*events.APPEND_COLUMNS, "bytes"),
+    "isr": events.ISR_COLUMNS,
 }
 
 
-def lag(fetches: DataFrame, appends: DataFrame, *, bucket_ms: int = BUCKET_MS) -> DataFrame:
+def lag(
+    fetches: DataFrame,
+    appends: DataFrame,
+    isr: DataFrame | None = None,
+    *,
+    bucket_ms: int = BUCKET_MS,
+) -> DataFrame:
     """Of tables from anywhere; its schema is `schemas.LAG`."""
     tables = {"fetches": fetches, "appends": appends}
+    if isr is not None:
+        tables["isr"] = isr
     return shards.from_tables(tables, COLUMNS, Lag(bucket_ms), LAG)
 
 
@@ -56,13 +73,13 @@ class Lag:
 
     def __call__(self, tables: shards.Tables) -> pa.Table:
         appends = tables["appends"]
-        shard = events.shard(tables["fetches"], appends, None, None)
+        shard = events.shard(tables["fetches"], appends, tables["isr"], None)
         bytes_of = events.numbers(appends["bytes"], 0).astype(np.int64)
         rows = np.empty((0, L_FIELDS), np.int64)
         needed = 1_024
         while needed > len(rows):
             rows = np.empty((needed, L_FIELDS), np.int64)
-            needed = lag_of_partitions(shard.dealt, bytes_of, self._bucket_ms, rows)
+            needed = lag_of_partitions(shard.dealt, shard.changes, bytes_of, self._bucket_ms, rows)
         found = rows[:needed]
         code = found[:, 0]
         columns = [

@@ -11,6 +11,9 @@ read. What the design leaves open is decided here:
 - **Who.** Replicas known are leaders, followers that fetch, and the first `isr_before`. A later
   change of the ISR, also a controller's, is a verdict and not replayed: a broker that died leaves
   when its policy says so.
+- **Moved away.** That a replica was removed by a move is no verdict. It begins an epoch, and with
+  that epoch the replica is gone: without leaving, its episode closed as the record's end closes it,
+  not known until it fetches or leads again.
 - **An epoch** begins with its first event, at the offset where that found the leader's end; the
   watermark begins there too. It ends with its last event: a dead leader evicts nobody. Until the
   next epoch begins who is out stays out, and that time counts; nothing is missed in it.
@@ -37,7 +40,7 @@ from insync.rules.leadership import Leadership
 from insync.rules.policy import Policy, half_period_check_at_ms
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
-from insync.telemetry.schemas import OK
+from insync.telemetry.schemas import MOVED_AWAY, OK
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -100,6 +103,7 @@ class History:
     epochs: list[Epoch]
     replicas: frozenset[int]
     in_sync_at_start: frozenset[int]
+    moved_away: list[tuple[int, int]]  # the first epoch without it, and which replica
     stalls: list[Row]
 
 
@@ -185,6 +189,9 @@ def _history(events: list[Event], changes: list[Row], stalls: list[Row]) -> Hist
         epochs=epochs,
         replicas=frozenset(replicas | at_start),
         in_sync_at_start=frozenset(at_start | {first.leader}),
+        moved_away=[
+            (row["leader_epoch"], row["replica"]) for row in changes if row["reason"] == MOVED_AWAY
+        ],
         stalls=stalls,
     )
 
@@ -237,11 +244,13 @@ class _Partition:
         self.scenario = scenario
         self.replicas = history.replicas
         self.members = set(history.in_sync_at_start)
+        self.gone: set[int] = set()
         self.episodes: dict[int, _Episode] = {}
         self.fetched_at_ms: dict[int, int] = {}
         self.verdicts = Verdicts()
         self.now_ms = history.epochs[0].begins_at_ms
-        self._minimum = min(min_insync_replicas, len(history.replicas))
+        self._moves = set(history.moved_away)  # those yet to come
+        self._min_insync_replicas = min_insync_replicas
 
     @property
     def limit_ms(self) -> int:
@@ -249,14 +258,25 @@ class _Partition:
 
     def begin(self, epoch: Epoch) -> None:
         self.now_ms = epoch.begins_at_ms
+        begun = {move for move in self._moves if move[0] <= epoch.number}
+        self._moves -= begun
+        for _, broker in begun:
+            self._goes(broker)
+        self.gone.discard(epoch.leader)
         if epoch.leader not in self.members:
             self.members.add(epoch.leader)
             self._close(epoch.leader, returned_at_ms=None)
 
+    def _goes(self, broker: int) -> None:
+        self.gone |= self.replicas & {broker}
+        self.members.discard(broker)
+        self._close(broker, returned_at_ms=None)
+
     def time_passes(self, to_ms: int) -> None:
         passed_ms = to_ms - self.now_ms
         self.now_ms = to_ms
-        is_under = len(self.members) < self._minimum
+        known = len(self.replicas - self.gone)
+        is_under = len(self.members) < min(self._min_insync_replicas, known)
         for episode in self.episodes.values():
             self.verdicts.out_of_sync_ms += passed_ms
             if is_under and episode.was_evicted:
@@ -292,6 +312,7 @@ class _Partition:
         if broker in self.episodes and self._is_silent(broker):
             self.episodes[broker].keeps_fetching = False
         self.fetched_at_ms[broker] = self.now_ms
+        self.gone.discard(broker)
         if broker not in self.members and broker not in self.episodes:
             self.episodes[broker] = _Episode(since_ms=self.now_ms, was_evicted=False)
 

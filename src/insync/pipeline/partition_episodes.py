@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +31,7 @@ UNRECORDED: Final = "unrecorded"
 
 REJOINED: Final = "rejoined"
 OPEN: Final = "open"
+MOVED: Final = "moved-away"
 
 LOOKED_BACK: Final = 3
 """So many lag times before leaving: the fetch before a pending read is not older."""
@@ -48,18 +49,19 @@ class Told:
 
     record_end_ms: int
     changes: list[Row] = field(default_factory=list)  # `isr` rows, with what held for each
-    heard: list[Row] = field(default_factory=list)  # each follower's first and last fetch
-    led: list[Row] = field(default_factory=list)  # each leader's first epoch
-    elections: list[Row] = field(default_factory=list)
+    heard: list[Row] = field(default_factory=list)  # the first and last fetch of each stay
+    led: list[Row] = field(default_factory=list)  # each leader's first and last epoch
+    elections: list[Row] = field(default_factory=list)  # those that changed the leader
     fetches: Columns = field(default_factory=dict)  # those before somebody left
     appends: Columns = field(default_factory=dict)  # those of epochs in which somebody left
 
 
 def episodes_of(told: Told) -> Iterator[Row]:
     changes = sorted(told.changes, key=_order)
-    heard = {row["follower"]: row for row in told.heard}
+    heard = {(row["follower"], row["gone_epoch"]): row for row in told.heard}
     appends = _by_end(told.appends)
-    spans = under_min_isr(changes, record_end_ms=told.record_end_ms)
+    first_ms = min((row["at_ms"] for row in (*changes, *told.heard, *told.led)), default=0)
+    spans = under_min_isr(changes, first_ms=first_ms, record_end_ms=told.record_end_ms)
     by_replica = {
         follower: list(rows)
         for follower, rows in groupby(
@@ -68,15 +70,11 @@ def episodes_of(told: Told) -> Iterator[Row]:
         )
     }
     first_isr = changes[0]["isr_before"] if changes else None
-    for follower in sorted({*heard, *by_replica}):
-        first = heard.get(follower)
-        own = by_replica.get(follower)
-        if own:
-            was_in = first_isr is not None and follower in first_isr
-            found = _told_by(_each_once(own), first, was_in_before=was_in)
-        else:
-            assert first is not None, "met in fetches, if not in changes"
-            found = _never_in_sync(told, first, first_isr)
+    for follower in sorted({*by_replica, *(row["follower"] for row in told.heard)}):
+        found: list[Row] = []
+        for stay in _stays(by_replica.get(follower, [])):
+            first = heard.get((follower, stay.gone_epoch))
+            found += _in_stay(stay, first, told, first_isr)
         known = Fetches(told.fetches, follower)
         for episode in _in_groups([_explained(each, known, appends) for each in found]):
             yield _surrounded(episode, told, spans)
@@ -98,6 +96,48 @@ def _each_once(changes: Sequence[Row]) -> list[Row]:
 # Which episodes there are.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """A replica's time from one move away to the next."""
+
+    gone_epoch: int | None  # the one that the move before began; None: of none is told
+    changes: list[Row]
+    moved_at_ms: int | None
+
+
+def _stays(changes: Sequence[Row]) -> Iterator[Stay]:
+    """A row that tells of a move bears the epoch that the move began: all others are later."""
+    moved_at_ms = {
+        row["leader_epoch"]: row["at_ms"]
+        for row in reversed(changes)
+        if row["reason"] == MOVED_AWAY
+    }
+    others = [row for row in changes if row["reason"] != MOVED_AWAY]
+    for gone, moved in pairwise([None, *sorted(moved_at_ms), None]):
+        own = [
+            row
+            for row in others
+            if (gone is None or gone <= row["leader_epoch"])
+            and (moved is None or row["leader_epoch"] < moved)
+        ]
+        until_ms = None if moved is None else moved_at_ms[moved]
+        yield Stay(gone_epoch=gone, changes=_each_once(own), moved_at_ms=until_ms)
+
+
+def _in_stay(
+    stay: Stay, first: Row | None, told: Told, first_isr: list[int] | None
+) -> Sequence[Row]:
+    if stay.changes:
+        follower = stay.changes[0]["follower"]
+        was_in = stay.gone_epoch is None and first_isr is not None and follower in first_isr
+        found = _told_by(stay.changes, first, was_in_before=was_in)
+    else:
+        found = [] if first is None else _never_in_sync(told, first, first_isr)
+    if found and found[-1]["ending"] == OPEN and stay.moved_at_ms is not None:
+        found[-1] |= {"ending": MOVED, "end_ms": stay.moved_at_ms}
+    return found
+
+
 def _told_by(changes: Sequence[Row], first: Row | None, *, was_in_before: bool) -> list[Row]:
     """A shrink and the expand after it; or an expand that nothing preceded."""
     found = []
@@ -105,10 +145,9 @@ def _told_by(changes: Sequence[Row], first: Row | None, *, was_in_before: bool) 
     for at, change in enumerate(changes):
         after = changes[at + 1] if at + 1 < len(changes) else None
         if change["change"] == SHRINK:
-            if change["reason"] != MOVED_AWAY:  # which is no trouble
-                found.append(_left(change, after))
+            found.append(_left(change, after))
         elif at == 0 and not was_in_before:
-            found.append(_bootstrapping(change, first, rejoined_at_ms=change["at_ms"]))
+            found.append(_met_outside(change, first, rejoined_at_ms=change["at_ms"]))
         elif before == EXPAND:
             unknown = {"cause": UNRECORDED, "began_at_ms": None, "left_at_ms": None}
             came = {"rejoined_at_ms": change["at_ms"], "ending": REJOINED}
@@ -134,9 +173,9 @@ def _left(change: Row, after: Row | None) -> Row:
     }
 
 
-def _bootstrapping(source: Row, first: Row | None, *, rejoined_at_ms: int | None) -> Row:
+def _met_outside(source: Row, first: Row | None, *, rejoined_at_ms: int | None) -> Row:
     return _episode(source) | {
-        "cause": BOOTSTRAPPING,
+        "cause": UNRECORDED if first is not None and _has_a_log(first) else BOOTSTRAPPING,
         "began_at_ms": None if first is None else first["at_ms"],
         "left_at_ms": None,
         "rejoined_at_ms": rejoined_at_ms,
@@ -145,16 +184,26 @@ def _bootstrapping(source: Row, first: Row | None, *, rejoined_at_ms: int | None
     }
 
 
+def _has_a_log(first: Row) -> bool:
+    """Who goes on where a log ends was a replica before; one that was moved away left its log."""
+    start, gone = first["log_start"], first["gone_epoch"]
+    return start is not None and gone is None and first["offset"] > start
+
+
 def _never_in_sync(told: Told, first: Row, first_isr: list[int] | None) -> list[Row]:
     """A replica that fetches, was not in the ISR when we met it, and never came into it."""
-    follower = first["follower"]
-    if any(row["leader"] == follower for row in told.led) or not told.led:
+    follower, gone = first["follower"], first["gone_epoch"]
+    led = [row for row in told.led if gone is None or row["last_epoch"] >= gone]
+    if any(row["leader"] == follower for row in led) or not told.led:
         return []
-    if first_isr is not None:
+    if gone is not None:
+        was_in = False
+    elif first_isr is not None:
         was_in = follower in first_isr
     else:
-        was_in = first["first_epoch"] <= min(row["leader_epoch"] for row in told.led)
-    return [] if was_in else [_bootstrapping(first, first, rejoined_at_ms=None)]
+        is_old = first["first_epoch"] <= min(row["leader_epoch"] for row in told.led)
+        was_in = is_old and not first["is_below_watermark"]
+    return [] if was_in else [_met_outside(first, first, rejoined_at_ms=None)]
 
 
 # Why.
@@ -217,10 +266,12 @@ def _cause(episode: Row, change: Row, own: Columns) -> str:
     if 2 * int(np.maximum(0, reading_ms).sum()) >= limit_ms:
         return SLOW_READS
     was_throttled = (own["throttled"] != 0) & (own["last_at_ms"] >= from_ms)
-    if was_throttled.any() or 2 * change["held_back_ms_before"] >= limit_ms:
+    if was_throttled.any():
         return THROTTLED
     if not (_heard_ms(own, left_ms) >= from_ms).any():
         return STUCK
+    if 2 * change["held_back_ms_before"] >= limit_ms:
+        return THROTTLED
     is_late = (episode["lag_ms"] or 0) > limit_ms
     return BURST if episode["policy"] == "messages" and not is_late else SLOW
 
@@ -244,12 +295,16 @@ def _would_hold(own: Columns, left_ms: int) -> bool:
 def _by_end(appends: Columns) -> Columns:
     if not appends:
         return {name: np.empty(0, np.int64) for name in APPEND_COLUMNS}
-    order = np.lexsort((appends["end_offset"], appends["leader_epoch"]))
+    order = np.lexsort((appends["at_ms"], appends["end_offset"], appends["leader_epoch"]))
     return {name: column[order] for name, column in appends.items()}
 
 
 def _lag(change: Row, left_ms: int, appends: Columns) -> Row:
-    """Since the first append of this epoch that it lacked."""
+    """Since the first append of this epoch that it lacked.
+
+    An epoch's first row is an append of nothing, which ends where the epoch starts: for whoever is
+    below that, it is the first.
+    """
     end, leader_end = change["replica_end"], change["leader_end"]
     if end is None or leader_end is None:
         return {}
@@ -296,8 +351,8 @@ def _in_groups(episodes: Sequence[Row]) -> Sequence[Row]:
 def _surrounded(episode: Row, told: Told, spans: Sequence[tuple[int, int]]) -> Row:
     began_ms, left_ms = episode["began_at_ms"], episode["left_at_ms"]
     start_ms = began_ms if left_ms is None else left_ms
-    end_ms = episode["rejoined_at_ms"]
-    if end_ms is None and episode["ending"] != UNRECORDED:
+    end_ms = episode["end_ms" if episode["ending"] == MOVED else "rejoined_at_ms"]
+    if episode["ending"] == OPEN:
         end_ms = told.record_end_ms
     is_known = start_ms is not None and end_ms is not None
     changes = {
@@ -314,16 +369,24 @@ def _surrounded(episode: Row, told: Told, spans: Sequence[tuple[int, int]]) -> R
     }
 
 
-def under_min_isr(changes: Sequence[Row], *, record_end_ms: int) -> list[tuple[int, int]]:
-    """The spans with fewer in sync than min(min.insync.replicas, replicas known)."""
+def under_min_isr(
+    changes: Sequence[Row], *, first_ms: int, record_end_ms: int
+) -> list[tuple[int, int]]:
+    """The spans with fewer in sync than min(min.insync.replicas, replicas known).
+
+    Who was in sync before the first change is told by it, and what was asked for then.
+    """
     replicas = {each for row in changes for each in (*row["isr_before"], *row["isr_after"])}
-    states = [list(rows) for _, rows in groupby(changes, key=lambda row: _order(row)[:2])]
-    spans = []
-    for at, rows in enumerate(states):
-        last = at + 1 == len(states)
-        to_ms = record_end_ms if last else min(row["at_ms"] for row in states[at + 1])
-        of_leader = max(rows, key=lambda row: row["leader"])
-        minimum = min(of_leader["min_isr"], len(replicas))
-        if max(len(row["isr_after"]) for row in rows) < minimum:
-            spans.append((min(row["at_ms"] for row in rows), to_ms))
-    return spans
+    states: list[tuple[int, int, int]] = []  # since when, how many are in sync, how many must be
+    for _, together in groupby(changes, key=lambda row: _order(row)[:2]):
+        rows = list(together)
+        minimum = min(max(rows, key=lambda row: row["leader"])["min_isr"], len(replicas))
+        if not states:
+            states.append((first_ms, max(len(row["isr_before"]) for row in rows), minimum))
+        in_sync = max(len(row["isr_after"]) for row in rows)
+        states.append((min(row["at_ms"] for row in rows), in_sync, minimum))
+    return [
+        (from_ms, to_ms)
+        for (from_ms, in_sync, minimum), (to_ms, *_) in pairwise([*states, (record_end_ms, 0, 0)])
+        if in_sync < minimum
+    ]

@@ -9,7 +9,7 @@ import numpy as np
 from insync.pipeline import kernel
 from insync.pipeline.calm import M_FIELDS, STRETCH, mark
 from insync.pipeline.compiling import compiled
-from insync.pipeline.events import Shard
+from insync.pipeline.events import Changes, Shard, moves_of
 from insync.pipeline.ordering import E_TIME, Dealt, in_order, numbered
 from insync.pipeline.scenarios import Asked
 from insync.pipeline.state import (
@@ -67,8 +67,7 @@ def replay(
         verdicts = np.zeros((len(shard.partitions), len(scenarios), V_FIELDS), np.int64)
         delays = np.empty(room, np.int64)
         needed = replay_partitions(
-            shard.dealt, shard.isr_bounds, shard.isr_members, shard.has_isr,
-            shard.stalls, scenarios, stretch, verdicts, delays,
+            shard.dealt, shard.changes, shard.stalls, scenarios, stretch, verdicts, delays
         )  # fmt: skip
         if needed <= room:
             return Replayed(verdicts, delays[:needed])
@@ -77,8 +76,8 @@ def replay(
 
 @compiled
 def replay_partitions(
-    dealt: Dealt, isr_bounds: Array, isr_members: Array, has_isr: Array, all_stalls: Array,
-    scenarios: Array, stretch: int, verdicts: Array, delays: Array,
+    dealt: Dealt, changes: Changes, all_stalls: Array, scenarios: Array, stretch: int,
+    verdicts: Array, delays: Array,
 ) -> int:  # fmt: skip
     delay = 0
     least = np.full(P_FIELDS, ALWAYS, np.int64)
@@ -89,33 +88,38 @@ def replay_partitions(
     events, append_at, append_ends = dealt.events, dealt.append_at, dealt.append_ends
     largest = len(events)
     entries, taus = np.empty((largest + 1, 3), np.int64), np.empty(largest + 1, np.int64)
-    for code in range(len(has_isr)):
+    for code in range(len(changes.has_any)):
         found = in_order(dealt, code)
         epochs, known = found.epochs, found.brokers
         if len(epochs) == 0:
             continue
-        is_at_start = np.zeros(known + len(isr_members), np.int64)
-        if has_isr[code]:
-            for at in range(isr_bounds[code], isr_bounds[code + 1]):
-                one, known = numbered(dealt.ids, known, isr_members[at])
+        low, high = changes.first_bounds[code], changes.first_bounds[code + 1]
+        is_at_start = np.zeros(known + high - low, np.int64)
+        if changes.has_any[code]:
+            for member in changes.first_members[low:high]:
+                one, known = numbered(dealt.ids, known, member)
                 is_at_start[one] = 1
         else:
             is_at_start[: found.brokers_at_start] = 1
         at_start = is_at_start[:known]
         at_start[epochs[0, O_LEADER]] = 1
         count = epochs[-1, O_PAST]
+        moves = moves_of(changes, code, dealt.ids[:known])
         stalls = stalls_of(all_stalls, epochs, events[:, E_TIME], dealt.ids)
         f = np.empty((known, F_FIELDS), np.int64)
         reads = np.empty((found.slow_reads + 1, 4), np.int64)
         mark_count = count // stretch + 2 * len(epochs) + 1
         marks = np.empty((mark_count, M_FIELDS), np.int64)
         facts = np.empty((mark_count, known, F_FACTS), np.int64)
-        mark(events, epochs, append_at, append_ends, f, stretch, least, marks, facts)
+        mark(
+            events, epochs, append_at, append_ends, f, stretch, least, at_start, moves, marks,
+            facts,
+        )  # fmt: skip
         for scenario in range(len(scenarios)):
             delay = kernel.replay(
-                events, epochs, marks, facts, append_at, append_ends, stalls, at_start,
-                scenarios[scenario], verdicts[code, scenario], f, entries, taus, reads, delays,
-                delay,
+                events, epochs, marks, facts, append_at, append_ends, moves, stalls,
+                at_start, scenarios[scenario], verdicts[code, scenario], f, entries, taus, reads,
+                delays, delay,
             )  # fmt: skip
     return delay
 

@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, reduce
 from pathlib import Path
+from socket import gethostname
 from typing import Final
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ Columns = Mapping[str, tuple[str, ...]]
 Work = Callable[[Tables], pa.Table]
 
 BY_BROKER: Final = "stalls"
+NEEDED: Final = ("fetches", "appends")
+NAMED_MAX: Final = 5  # missing files, of those that a message names
 SEPARATOR: Final = ","
 TASKS_PER_CORE: Final = 3  # a task costs about 40 ms, an uneven last one more
 _TYPES: Final = {
@@ -88,21 +91,40 @@ def from_export(
     spark: SparkSession, folder: str | Path, columns: Columns, work: Work, schema: StructType
 ) -> DataFrame:
     """`work` over the files of each partition of the telemetry topic."""
-    root = Path(folder)
-    names = sorted({path.name for path in (root / "fetches").glob("*.parquet")}) or sorted(
-        {path.name for path in (root / "appends").glob("*.parquet")}
-    )
-    if not names:
-        raise BadTables(f"{root} has no fetches/*.parquet: it is no export of telemetry")
+    root = Path(folder).absolute()  # workers may have another folder of their own
+    files = exported_files(root)
+    names = files["fetches"]
     tasks = min(len(names), TASKS_PER_CORE * _cores(spark))
-    # Everybody reads all of these: not those with nothing in them, as most files of theirs are.
-    everywhere = [
-        path.name
-        for path in sorted((root / BY_BROKER).glob("*.parquet"))
-        if BY_BROKER in columns and footers.count_rows(path)
-    ]
-    read = _OfFiles(str(root), names, columns, work, everywhere)
+    if BY_BROKER in columns:
+        # Everybody reads all of these: not those with nothing in them, as most of them are.
+        files[BY_BROKER] = [
+            name for name in files[BY_BROKER] if footers.count_rows(root / BY_BROKER / name)
+        ]
+    read = _OfFiles(root, files, columns, work)
     return spark.range(0, len(names), 1, tasks).mapInArrow(read, schema)
+
+
+def exported_files(root: Path) -> dict[str, list[str]]:
+    """Of every table. An export writes each table's file for each partition of the topic, with
+    rows or without: where some are missing, so are rows. Only a whole table may never have been."""
+    files = {name: sorted(path.name for path in (root / name).glob("*.parquet")) for name in TABLES}
+    for table in NEEDED:
+        if not files[table]:
+            raise BadTables(f"{root} has no {table}/*.parquet: it is no export of telemetry")
+    known = sorted({name for names in files.values() for name in names})
+    missing = [
+        f"{table}/{name}"
+        for table, names in files.items()
+        for name in known
+        if names and name not in names
+    ]
+    if missing:
+        some = ", ".join(missing[:NAMED_MAX])
+        more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+        raise BadTables(
+            f"{root} lacks {some}{more}: other tables have those files, so rows are lost"
+        )
+    return files
 
 
 def _cores(spark: SparkSession) -> int:
@@ -162,34 +184,40 @@ class _OfFiles:
     """`work` over the files with the numbers that come in."""
 
     def __init__(
-        self, root: str, names: list[str], columns: Columns, work: Work, everywhere: list[str]
+        self, root: Path, files: Mapping[str, list[str]], columns: Columns, work: Work
     ) -> None:
         self._root = root
-        self._names = names
+        self._files = {table: files[table] for table in columns}
         self._columns = dict(columns)
         self._work = work
-        self._everywhere = everywhere
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stalls = None
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                name, tables = self._names[number], {}
+                tables = {}
                 for table, columns in self._columns.items():
                     if table == BY_BROKER:
                         if stalls is None:
                             stalls = self._read_all(table, columns)
                         tables[table] = stalls
+                    elif self._files[table]:
+                        tables[table] = self._read(table, self._files[table][number], columns)
                     else:
-                        tables[table] = self._read(table, name, columns)
+                        tables[table] = empty(table, columns)
                 yield from self._work(tables).to_batches()
                 _keep_what_is_loaded()
 
     def _read_all(self, table: str, columns: tuple[str, ...]) -> pa.Table:
         nothing = empty(table, columns)
-        parts = [self._read(table, name, columns).cast(nothing.schema) for name in self._everywhere]
+        names = self._files[table]
+        parts = [self._read(table, name, columns).cast(nothing.schema) for name in names]
         return pa.concat_tables([nothing, *parts])
 
     def _read(self, table: str, name: str, columns: tuple[str, ...]) -> pa.Table:
-        path = Path(self._root) / table / name
-        return footers.read(path, columns) if path.exists() else empty(table, columns)
+        path = self._root / table / name
+        if not path.exists():
+            raise BadTables(
+                f"{path} is not on {gethostname()}: every worker must see the folder of an export"
+            )
+        return footers.read(path, columns)

@@ -38,17 +38,22 @@ FETCH, APPEND, BEGAN, FAILED = 0, 1, 2, 3
     F_END, F_FETCHED, F_LEADER_END, F_CAUGHT_UP, F_CAUGHT_UP_SERVED, F_SERVED, F_LAG_BEGAN,
     F_MISSING, F_TOLD, F_LAST_FETCH,
     F_FORGIVEN, F_GRACED, F_HOLDS, F_IN, F_DUE, F_ENTRY, F_OVER_SINCE, F_MISSED,
-    F_OUT_SINCE, F_EVICTED, F_DETECTION, F_PASSED, F_KEEPS_FETCHING, F_UNDER_MIN, F_FIELDS,
-) = range(25)  # fmt: skip
+    F_OUT_SINCE, F_EVICTED, F_DETECTION, F_PASSED, F_KEEPS_FETCHING, F_UNDER_MIN,
+    F_ABSENT, F_FIELDS,
+) = range(26)  # fmt: skip
 F_FACTS = F_FORGIVEN
+
+# Why a follower is absent: nobody waits for it, nor counts its time. It has not been seen yet, and
+# was not in sync when the record began; or it was moved away, and has not come again.
+PRESENT, YET_TO_COME, GONE = 0, 1, 2
 
 # The partition: the leader's log and watermark, what is known of its appends, and the time.
 (
-    G_NOW, G_END, G_WATERMARK, G_START, G_BEGAN, G_DRAINED, G_LEADER, G_MEMBERS,
+    G_NOW, G_END, G_WATERMARK, G_START, G_BEGAN, G_DRAINED, G_LEADER, G_MEMBERS, G_PRESENT, G_KNOWN,
     G_BLOCKED_SINCE, G_BLOCKED_COUNTED,
     G_ENTRIES, G_FIRST_ENTRY, G_SHIFT, G_STARTED, G_APPENDS, G_STALLED, G_STARTED_TAU, G_READS,
     G_DELAYS, G_FIELDS,
-) = range(20)  # fmt: skip
+) = range(22)  # fmt: skip
 
 # Verdicts, as `oracle.Verdicts` has them.
 (
