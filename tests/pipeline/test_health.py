@@ -17,12 +17,14 @@ from insync.pipeline.health_table import SCHEMA, health
 from insync.pipeline.report import PAGE_BYTES_MAX, Tables, render
 from insync.pipeline.report.points import (
     COLUMNS_MAX,
+    LIMITS_MAX,
     REPLICAS_MAX,
     ROWS_MAX,
     SERIES_MAX,
     _health,
     collect,
 )
+from insync.pipeline.throttle_table import SCHEMA as SPANS
 
 pytestmark = pytest.mark.process
 Row = dict[str, Any]
@@ -72,6 +74,8 @@ def test_a_line_for_each(spark: SparkSession, record: Record, lived: dict[str, D
         assert line["out_ms"] == sum(row["out_ms"] or 0 for row in own)
         assert line["open_episodes"] == sum(row["ending"] == "open" for row in own)
         assert line["under_min_isr_ms"] == under_min_isr_ms(record, topic)
+        changes = [row for row in record["elections"] if row["topic"] == topic and is_change(row)]
+        assert line["leader_changes"] == len(changes)
         partitions = {row["partition"] for row in record["fetches"] if row["topic"] == topic}
         assert line["lag_ms_max"] == 100 * max(partitions) + 8
         is_bad = line["open_episodes"] or line["under_min_isr_ms"]
@@ -81,10 +85,19 @@ def test_a_line_for_each(spark: SparkSession, record: Record, lived: dict[str, D
     for broker in brokers:
         own = [row for row in episodes if row["follower"] == broker]
         assert found["broker", str(broker)]["episodes"] == len(own)
+        lost = [
+            row for row in record["elections"] if row["leader_before"] == broker and is_change(row)
+        ]
+        assert found["broker", str(broker)]["leader_changes"] == len(lost)
         stalls = {
             (row["at_ms"], row["stall_ms"]) for row in record["stalls"] if row["broker"] == broker
         }
         assert found["broker", str(broker)]["stall_ms"] == sum(length for _, length in stalls)
+
+
+def is_change(election: Row) -> bool:
+    """An election row also tells of moves, and of a leader that leads anew."""
+    return bool(election["leader_before"] != election["leader_after"])
 
 
 def under_min_isr_ms(record: Record, topic: str) -> int:
@@ -130,3 +143,43 @@ def test_lines_that_are_level_in_all_are_in_the_order_of_their_names(spark: Spar
     rows = [(*each, "fine", "", *[0] * (len(SCHEMA) - 4)) for each in told]
     found = _health(spark.createDataFrame(rows, SCHEMA))
     assert [row["name"] for row in found] == ["a", "b", "9", "10"]
+
+
+def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSession) -> None:
+    def line(level: str, name: str, word: str, **facts: int) -> tuple[Any, ...]:
+        told = {"level": level, "name": name, "word": word, "reason": ""} | facts
+        return tuple(told.get(column, 0) for column in SCHEMA.names)
+
+    facts = {"leader_changes": 1, "under_min_isr_ms": 2}
+    topics = [line("topic", f"t{number:04d}", "look", **facts) for number in range(999)]
+    topics.append(line("topic", "z", "act", **facts))
+    brokers = [line("broker", str(number), "fine", **facts) for number in range(500)]
+    points = collect(Tables(health=spark.createDataFrame(topics + brokers, SCHEMA)))
+    shown = [(row["level"], row["name"]) for row in points.health or []]
+    assert shown == [
+        ("topic", "z"),
+        *(("topic", f"t{number:04d}") for number in range(ROWS_MAX - 1)),
+        *(("broker", str(number)) for number in range(ROWS_MAX)),
+    ]
+    assert points.summary == {
+        "topics": 1_000, "brokers": 500, "leader_changes": 1_000, "under_min_isr_ms": 2_000,
+    }  # fmt: skip
+
+
+def test_throttles_that_are_cut_are_the_harmless_ones(spark: SparkSession) -> None:
+    def span(broker: int, **facts: Any) -> tuple[Any, ...]:
+        told: Row = {"broker": broker, "side": "leader", "held_back_s": 9, "verdict": "safe"}
+        return tuple((told | facts).get(name) for name in SPANS.names)
+
+    spans = [span(broker) for broker in range(ROWS_MAX)]
+    spans += [span(901, held_back_s=0, progress="stuck"), span(902, verdict=None, held_back_s=10)]
+    second = {"at_ms": 1_000, "side": "leader", "limit_bytes_per_s": 5, "bytes": 5}
+    seconds = [second | {"broker": broker} for broker in range(LIMITS_MAX + 2)]
+    frames = as_frames(spark, {"throttle": [*seconds, seconds[0] | {"at_ms": 2_000}]})
+    points = collect(
+        Tables(throttle=spark.createDataFrame(spans, SPANS), seconds=frames["throttle"])
+    )
+    brokers = [row["broker"] for row in points.throttle or []]
+    assert brokers == [901, 902, *range(ROWS_MAX - 2)]
+    assert len(points.seconds or []) == LIMITS_MAX
+    assert points.summary == {"spans": ROWS_MAX + 2, "limits": LIMITS_MAX + 2}

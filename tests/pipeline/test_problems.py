@@ -49,6 +49,21 @@ def test_a_second_leader_in_an_epoch() -> None:
     assert counted([], appends) == {"two leaders in one epoch": 1}
 
 
+def test_a_leader_that_goes_on_after_another_has_followed() -> None:
+    """Not one that hears of it soon."""
+    ended = [append(10, 0, 1), append(2_900, 1, 2), append(3_050, 2, 3), append(4_001, 3, 4)]
+    followed = [append(3_000, 0, 3, leader=4, leader_epoch=4), append(9_000, 1, 4, leader_epoch=5)]
+    assert counted([], [*ended, *followed]) == {"two leaders at once": 1}
+    assert counted([fetch(4_500, 4)], [*followed, *ended]) == {"two leaders at once": 2}
+    assert counted([], [*ended, followed[1]]) == {}
+
+
+def test_numbers_of_a_topic_that_was_made_anew() -> None:
+    appends = [append(10, 0, 1), append(20, 1, 2), append(9_000, 0, 1), append(9_010, 1, 2)]
+    assert counted([], appends)["a number given twice"] == 2
+    assert "seen twice" not in counted([], appends)
+
+
 def test_rows_seen_twice_and_gaps() -> None:
     appends = [append(10, 0, 1), append(10, 0, 1), append(20, 5, 2)]
     assert counted([], appends) == {"seen twice": 1, "numbers are missing": 1}
@@ -62,6 +77,19 @@ def test_time_that_runs_backwards() -> None:
 def test_what_a_session_said_of_one_follower_is_told_after_others() -> None:
     """It is written down when the next append makes it matter, as the fetches it was."""
     assert counted([fetch(8, 1, follower=3), fetch(5, 2)], [append(4, 0, 1)]) == {}
+
+
+def test_ends_that_no_append_reaches() -> None:
+    """As of a leader whose appends were lost; one that stands still may have had them long ago."""
+    fetches = [
+        fetch(at_ms, at_ms, leader_end_low=end) for at_ms, end in ((1, 10), (2, 10), (3, 3_000))
+    ]
+    assert counted(fetches, []) == {"appends are missing": 1}
+    assert counted(fetches, [append(0, 0, 2_999)]) == {"appends are missing": 1}
+    assert counted(fetches, [append(0, 0, 3_000)]) == {}
+    earlier = append(0, 0, 3_000, leader_epoch=2)
+    assert counted(fetches, [earlier]) == {"appends are missing": 1}
+    assert counted(fetches[:2], []) == {}
 
 
 def test_fetches_that_cannot_be_judged() -> None:

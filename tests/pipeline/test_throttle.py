@@ -91,13 +91,22 @@ def test_seconds_become_spans(spark: SparkSession) -> None:
         second(5, 1 * MB, broker=2, side="leader"),
         second(6, None, broker=2, side="leader"),  # it was taken away
         second(6, None, broker=3),  # never had a limit
+        # A destination that leads nothing, and the leader it copies from, half a second apart.
+        *(second(100 + at, 3 * MB, broker=4, bytes_in=0) for at in range(3)),
+        *(
+            second(0, 5 * MB, broker=5, side="leader", at_ms=START_MS + at_ms, bytes_in=rate)
+            for at_ms, rate in (
+                (100_500, 90 * MB),
+                (101_500, 4 * MB),
+            )  # before it was set, and then
+        ),
     ]
     frame = throttle(as_frames(spark, {"throttle": rows})["throttle"])
     assert [(each.name, each.dataType) for each in frame.schema] == [
         (each.name, each.dataType) for each in SCHEMA
     ]
     found = {(row["broker"], row["began_at_ms"]): row.asDict() for row in frame.collect()}
-    begins = [(1, 0), (1, 10), (1, 12), (1, 13 + 2 * gap_s), (2, 5)]
+    begins = [(1, 0), (1, 10), (1, 12), (1, 13 + 2 * gap_s), (2, 5), (4, 100), (5, 100.5)]
     assert set(found) == {(broker, START_MS + 1_000 * at) for broker, at in begins}
     first = found[1, START_MS]
     expected = {
@@ -111,3 +120,7 @@ def test_seconds_become_spans(spark: SparkSession) -> None:
     assert found[1, START_MS + 12_000]["seconds"] == 2
     assert found[1, START_MS + 1_000 * (13 + 2 * gap_s)]["is_open"]
     assert not found[2, START_MS + 5_000]["is_open"]
+    # What its leader takes in comes to the destination too: 3 MB/s cannot carry 4.
+    destination = found[4, START_MS + 100_000]
+    assert (destination["bytes_in_per_s_max"], destination["verdict"]) == (4 * MB, "cannot-finish")
+    assert found[5, START_MS + 100_500]["verdict"] == "above-inbound"

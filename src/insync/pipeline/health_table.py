@@ -23,7 +23,7 @@ from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from insync.pipeline.episodes_table import OPEN, PARTITION, record_end
+from insync.pipeline.episodes_table import OPEN, PARTITION, leader_changes, record_end
 from insync.pipeline.settings_then import with_settings
 from insync.pipeline.throttle_table import PROGRESS, VERDICTS
 from insync.rules.move_estimates import Progress, ThrottleVerdict
@@ -73,7 +73,9 @@ def health(  # noqa: PLR0917 - one for each table
     facts = [
         *_who_is_there(fetches, appends),
         *_of_episodes(episodes),
-        _of_min_isr(isr, configs, record_end(isr, fetches, appends)),
+        _of_min_isr(
+            isr, configs, _first_events(isr, fetches, appends), record_end(isr, fetches, appends)
+        ),
         *_of_elections(elections),
         _of_stalls(stalls),
     ]
@@ -127,8 +129,16 @@ def _of_episodes(episodes: DataFrame) -> list[DataFrame]:
     ]
 
 
-def _of_min_isr(isr: DataFrame, configs: DataFrame, end: DataFrame) -> DataFrame:
-    """When partitions had fewer in sync than min(min.insync.replicas, replicas known)."""
+def _first_events(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
+    events = [table.select(*PARTITION, "at_ms") for table in (isr, fetches, appends)]
+    return reduce(_joined, events).groupBy(*PARTITION).agg(F.min("at_ms").alias("first_ms"))
+
+
+def _of_min_isr(isr: DataFrame, configs: DataFrame, first: DataFrame, end: DataFrame) -> DataFrame:
+    """When partitions had fewer in sync than min(min.insync.replicas, replicas known).
+
+    The first change also tells of the time before it.
+    """
     state = (*PARTITION, "leader_epoch", "number")
     of_partition = W.partitionBy(*PARTITION)
     in_order = of_partition.orderBy("leader_epoch", "number")
@@ -140,24 +150,34 @@ def _of_min_isr(isr: DataFrame, configs: DataFrame, end: DataFrame) -> DataFrame
             F.min("at_ms").alias("from_ms"),
             F.min(F.coalesce("decided_at_ms", "at_ms")).alias("decided_ms"),
             F.max("leader").alias("leader"),
+            F.max(F.size("isr_before")).alias("in_sync_before"),
             F.max(F.size("isr_after")).alias("in_sync"),
             F.max(F.array_union("isr_before", "isr_after")).alias("members"),
         )
+        .withColumn("is_first", F.row_number().over(in_order) == 1)
         .withColumn("to_ms", F.lead("from_ms").over(in_order))
         .withColumn("replicas", F.size(F.array_distinct(members)))
     )
     judged = with_settings(states, configs, asked_at_ms=F.col("decided_ms"))
-    is_under = F.col("in_sync") < F.least("min_isr", "replicas")
-    under_ms = F.coalesce("to_ms", "record_end_ms") - F.col("from_ms")
+    minimum = F.least("min_isr", "replicas")
+    before_ms = F.when(
+        F.col("is_first") & (F.col("in_sync_before") < minimum),
+        F.col("from_ms") - F.col("first_ms"),
+    ).otherwise(0)
+    after_ms = F.when(
+        F.col("in_sync") < minimum, F.coalesce("to_ms", "record_end_ms") - F.col("from_ms")
+    ).otherwise(0)
+    under_ms = F.greatest(F.lit(0), before_ms) + F.greatest(F.lit(0), after_ms)
     return (
-        judged.where(is_under)
+        judged.join(first, list(PARTITION))
         .crossJoin(F.broadcast(end))
-        .select(*_named(TOPIC, "topic"), F.greatest(F.lit(0), under_ms).alias("under_min_isr_ms"))
+        .select(*_named(TOPIC, "topic"), under_ms.alias("under_min_isr_ms"))
     )
 
 
 def _of_elections(elections: DataFrame) -> list[DataFrame]:
-    each = elections.select("topic", "partition", "leader_epoch", "leader_before").distinct()
+    named = ("topic", "partition", "leader_epoch", "leader_before")
+    each = leader_changes(elections).select(*named).distinct()
     lost = each.where(F.col("leader_before").isNotNull())
     return [
         each.select(*_named(TOPIC, "topic"), F.lit(1).alias("leader_changes")),
@@ -181,15 +201,19 @@ def _of_lag(lag: DataFrame) -> list[DataFrame]:
 
 
 def _of_throttle(spans: DataFrame) -> DataFrame:
-    cannot_finish = F.col("verdict") == VERDICTS[ThrottleVerdict.CANNOT_FINISH]
-    is_stuck = F.col("progress") == PROGRESS[Progress.STUCK]
-    is_done = F.col("progress").eqNullSafe(PROGRESS[Progress.DONE])
-    is_bad = is_stuck | (cannot_finish & ~is_done)
     return spans.select(
         *_named(BROKER, "broker"),
         "held_back_s",
-        F.when(is_bad, 1).otherwise(0).alias("bad_throttles"),
+        F.when(is_bad_throttle(), 1).otherwise(0).alias("bad_throttles"),
     )
+
+
+def is_bad_throttle() -> Column:
+    """Of a span of the table `throttle`; null where nobody can tell."""
+    cannot_finish = F.col("verdict") == VERDICTS[ThrottleVerdict.CANNOT_FINISH]
+    is_stuck = F.col("progress") == PROGRESS[Progress.STUCK]
+    is_done = F.col("progress").eqNullSafe(PROGRESS[Progress.DONE])
+    return is_stuck | (cannot_finish & ~is_done)
 
 
 def _limit(configs: DataFrame) -> DataFrame:

@@ -3,10 +3,15 @@
 | problem                  | what becomes of those rows                                            |
 |--------------------------|-----------------------------------------------------------------------|
 | two leaders in one epoch | only those of the leader that was first are replayed                  |
+| two leaders at once      | epochs that overlap by more than leaders take to hear of a successor: |
+|                          | each is replayed by itself, so that time counts in both               |
 | seen twice               | a row counts once                                                     |
+| a number given twice     | the topic was made anew under its name: of rows with one number the   |
+|                          | first is replayed                                                     |
 | time runs backwards      | rows are replayed in the order of time, not in that of their numbers  |
 | leader's end unknown     | such a fetch cannot be judged and is not replayed                     |
 | a leader's own fetch     | not replayed                                                          |
+| appends are missing      | the end that a fetch saw is past all appends of its epoch: lag is low |
 | numbers are missing      | so many gaps: rows were dropped, and what is replayed is not quite it |
 """
 
@@ -24,8 +29,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from insync.pipeline import events, shards
 from insync.pipeline.ordering import NO_SEQ
 from insync.pipeline.schemas import PROBLEMS
-from insync.pipeline.state import NONE, Array
+from insync.pipeline.state import ALWAYS, NONE, Array
 
+HEARD_WITHIN_MS: Final = 1_000
+"""A leader that another has followed goes on until it hears of that."""
 COLUMNS: Final = {"fetches": events.FETCH_COLUMNS, "appends": events.APPEND_COLUMNS}
 
 
@@ -50,6 +57,8 @@ def count_problems(tables: shards.Tables) -> pa.Table:
     }
     code = np.concatenate([fetch_code, append_code])
     epoch = _both(fetches, appends, "leader_epoch")
+    ends = np.concatenate([events.numbers(leader_end, NONE), events.numbers(appends["end_offset"])])
+    found["appends are missing"] = fetch_code[_beyond_appends(code, epoch, ends, len(fetch_code))]
     leader = _both(fetches, appends, "leader")
     seq = _both(fetches, appends, "seq", NO_SEQ)
     read_ms = np.maximum(events.numbers(fetches["read_ms"], 0), 0)
@@ -58,13 +67,16 @@ def count_problems(tables: shards.Tables) -> pa.Table:
     )
     kind = np.repeat([0, 1], [len(fetch_code), len(append_code)])
     found["two leaders in one epoch"] = code[_of_a_second_leader(code, epoch, leader, time, seq)]
+    found["two leaders at once"] = code[_of_a_leader_that_was_followed(code, epoch, time)]
     order = np.lexsort((kind, time, seq, leader, epoch, code))
     order = order[seq[order] != NO_SEQ]
     before, after = order[:-1], order[1:]
     is_same = (code[before] == code[after]) & (epoch[before] == epoch[after])
     is_same &= leader[before] == leader[after]
     step = seq[after] - seq[before]
-    found["seen twice"] = code[after[is_same & (step == 0)]]
+    is_alike = (time[before] == time[after]) & (kind[before] == kind[after])
+    found["seen twice"] = code[after[is_same & (step == 0) & is_alike]]
+    found["a number given twice"] = code[after[is_same & (step == 0) & ~is_alike]]
     # What a fetch session said of one follower is written down later than others' fetches of the
     # same time: only what is told of one of them, or of appends, is in the order of time.
     who = np.concatenate(
@@ -88,16 +100,53 @@ def _both(fetches: pa.Table, appends: pa.Table, name: str, null: int | None = No
     )
 
 
+def _beyond_appends(code: Array, epoch: Array, ends: Array, fetches: int) -> Array:
+    """Whether a fetch, which come first, saw the leader's end past all appends of its epoch.
+
+    Only if it had moved there: where it stands still, the appends may be too old to be kept."""
+    order = np.lexsort((epoch, code))
+    is_first = _is_first(order, code, epoch)
+    term = np.empty(len(order), np.int64)
+    term[order] = np.cumsum(is_first) - 1
+    lowest, appended = np.full(is_first.sum(), -NONE), np.full(is_first.sum(), NONE)
+    seen, seen_in = ends[:fetches], term[:fetches]
+    is_known = seen != NONE
+    np.minimum.at(lowest, seen_in[is_known], seen[is_known])
+    np.maximum.at(appended, term[fetches:], ends[fetches:])
+    return (seen > lowest[seen_in]) & (seen > appended[seen_in])
+
+
 def _of_a_second_leader(code: Array, epoch: Array, leader: Array, time: Array, seq: Array) -> Array:
     """Whether a row is of another leader than the first of its epoch."""
     order = np.lexsort((seq, time, epoch, code))
-    is_first = np.ones(len(order), np.bool_)
-    before, after = order[:-1], order[1:]
-    is_first[1:] = (code[before] != code[after]) | (epoch[before] != epoch[after])
+    is_first = _is_first(order, code, epoch)
     first = order[is_first][np.cumsum(is_first) - 1] if len(order) else order
     is_second = np.zeros(len(order), np.bool_)
     is_second[order] = leader[order] != leader[first]
     return is_second
+
+
+def _of_a_leader_that_was_followed(code: Array, epoch: Array, time: Array) -> Array:
+    """Whether a row is of an epoch after which another had begun, and for long enough."""
+    order = np.lexsort((time, epoch, code))
+    is_first = _is_first(order, code, epoch)
+    epochs = order[is_first]
+    followed_at = np.full(len(epochs), ALWAYS, np.int64)
+    for at in range(len(epochs) - 2, -1, -1):
+        if code[epochs[at]] == code[epochs[at + 1]]:
+            followed_at[at] = min(followed_at[at + 1], time[epochs[at + 1]])
+    is_late = np.zeros(len(order), np.bool_)
+    of_epoch = np.cumsum(is_first) - 1
+    is_late[order] = time[order] - HEARD_WITHIN_MS > followed_at[of_epoch]
+    return is_late
+
+
+def _is_first(order: Array, code: Array, epoch: Array) -> Array:
+    """Whether another epoch, or partition, begins here."""
+    is_first = np.ones(len(order), np.bool_)
+    before, after = order[:-1], order[1:]
+    is_first[1:] = (code[before] != code[after]) | (epoch[before] != epoch[after])
+    return is_first
 
 
 def _told(found: dict[str, Array], topics: Array, partitions: Array) -> pa.Table:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.scenarios import LIMIT_MAX, Asked
 from insync.rules.settings import InSyncSettings
 
 _USUAL: Final = InSyncSettings()
@@ -15,6 +16,7 @@ SETTINGS: Final = {  # column, type and default of each setting that the pipelin
     "replica.lag.time.max.ms": ("lag_time_max_ms", "long", _USUAL.replica_lag_time_max_ms),
     "min.insync.replicas": ("min_isr", "int", 1),
 }
+_ASKED: Final = ("replica.lag.time.max.ms", "min.insync.replicas", "replica.fetch.wait.max.ms")
 
 
 def with_settings(rows: DataFrame, configs: DataFrame, *, asked_at_ms: Column) -> DataFrame:
@@ -48,3 +50,27 @@ def _latest(settings: str, name: str) -> Column:
         settings, lambda each: (each["name"] == name) & (each["at_ms"] <= asked_at_ms)
     )
     return F.array_max(in_time)["value"]
+
+
+def as_recorded(configs: DataFrame) -> dict[str, Any]:
+    """What to ask of a what-if when nobody says; what is not recorded is left as it usually is.
+
+    One number stands for all topics. Of several minimum ISRs it is the largest: brokers' own is
+    usually 1, under which nothing is ever below it; a partition with fewer replicas needs no more
+    than it has. Of fetch waits the longest: below twice that the record does not tell. Every
+    limit that was in force is asked, so that it can be compared with.
+    """
+    number = F.col("value").try_cast("long")
+    known = configs.where(F.col("name").isin(*_ASKED)).select("name", number.alias("number"))
+    found: dict[str, list[int]] = {name: [] for name in _ASKED}
+    for row in known.where(F.col("number").between(0, LIMIT_MAX)).distinct().collect():
+        found[row["name"]].append(row["number"])
+    limits, minimums, waits = (found[name] for name in _ASKED)
+    asked: dict[str, Any] = {}
+    if any(limits):
+        asked["lag_time_max_ms"] = (*Asked().lag_time_max_ms, *filter(None, limits))
+    if any(minimums):
+        asked["min_insync_replicas"] = max(minimums)
+    if waits:
+        asked["fetch_wait_max_ms"] = max(waits)
+    return asked

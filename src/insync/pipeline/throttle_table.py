@@ -7,10 +7,16 @@ without a limit, ends a span. A span is how a move looks from here: throttles be
 - `bytes` are all that the limit counted, those of in-sync replicas (`exempt_bytes`, counted but
   never held back) included; `use` is their mean rate over the limit, the rest is headroom.
 - `held_back_s`: seconds in which at least one partition was made to wait.
-- `verdict`, KIP-73's question 4: IN < T < N - IN/R, with IN the highest inbound rate of the span:
-  `safe`, `cannot-finish` (T <= IN) or `starves-clients` (T >= N - IN/R). N, the network's rate, is
-  nowhere in the telemetry: where the caller does not give it, only the lower bound is judged, and a
-  limit above it is `above-inbound`. Where inbound is unknown, so is the verdict.
+- `verdict`, KIP-73's question 4: IN < T < N - IN/R: `safe`, `cannot-finish` (T <= IN) or
+  `starves-clients` (T >= N - IN/R). N, the network's rate, is nowhere in the telemetry: where the
+  caller does not give it, only the lower bound is judged, and a limit above it is `above-inbound`.
+  Where inbound is unknown, so is the verdict.
+- IN (`bytes_in_per_s_max`) is what clients wrote in a second of the span to the broker that got
+  most, of those that recorded that second, whosever span it is. The document asks its bounds of any
+  broker, and takes the greatest rate off the quota in question 1: a new replica must keep up with
+  what its leader takes in, so a destination that leads nothing itself is no exception. A second in
+  which a broker's limit was set tells what came before it as well, and counts only where there is
+  no other.
 - `estimated_ms`, KIP-73's question 1: what was to be copied when copying began (the span's first
   lag above 0, which a leader may learn of a second late) over (T - IN), null when that never ends.
   `real_ms`: from the span's first second to the first after that with nothing left to copy, null if
@@ -115,6 +121,9 @@ def _spans(seconds: DataFrame) -> DataFrame:
         W.partitionBy("broker", "side", "span")
     )
     last_of_side = F.max("at_ms").over(W.partitionBy("broker", "side"))
+    # Brokers' seconds begin apart: those that begin in one second of the clock go together.
+    anywhere = W.partitionBy(F.floor(F.col("at_ms") / SECOND_MS))
+    settled = F.when(F.col("opens") == 0, F.col("bytes_in"))
     has_lag = lag_bytes.isNotNull()
     is_copying = F.col("at_ms") >= F.col("copies_from_ms")
     is_done = is_copying & (lag_bytes == 0)
@@ -124,6 +133,8 @@ def _spans(seconds: DataFrame) -> DataFrame:
         .withColumn("opens", opens)
         .withColumn("span", F.sum("opens").over(so_far))
         .withColumn("last_of_side_ms", last_of_side)
+        .withColumn("bytes_in_anywhere", F.max("bytes_in").over(anywhere))
+        .withColumn("bytes_in_settled", F.max(settled).over(anywhere))
         .where(F.col("limit_bytes_per_s").isNotNull())
         .withColumn("span_began_ms", begins)
         .withColumn("copies_from_ms", F.coalesce(copies_from, begins))
@@ -138,7 +149,9 @@ def _spans(seconds: DataFrame) -> DataFrame:
             F.max("bytes").alias("bytes_per_s_max"),
             F.count(F.when(F.col("held_back_partitions") > 0, 1)).alias("held_back_s"),
             F.max("held_back_partitions").alias("held_back_partitions_max"),
-            F.max("bytes_in").alias("bytes_in_per_s_max"),
+            F.coalesce(F.max("bytes_in_settled"), F.max("bytes_in_anywhere")).alias(
+                "bytes_in_per_s_max"
+            ),
             F.min_by(lag_bytes, F.when(has_lag & is_copying, F.col("at_ms"))).alias(
                 "lag_bytes_first"
             ),
