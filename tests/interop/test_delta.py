@@ -3,44 +3,97 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from exported_tables import record, write
+from pyspark.sql.types import StructType
 
+from insync.pipeline import episodes_table, health_table, output, throttle_table
+from insync.pipeline.recommendation_table import RECOMMENDATION
+from insync.pipeline.schemas import LAG, PROBLEMS, WHAT_IF
+from insync.pipeline.session import session
+from insync.pipeline.steps import STEPS
 from peers.apache_kafka import DELTA_POM, classpath
 
 pytestmark = pytest.mark.interop
 
+SCHEMAS = {
+    "problems": PROBLEMS,
+    "lag": LAG,
+    "episodes": episodes_table.SCHEMA,
+    "what_if": WHAT_IF,
+    "recommendation": RECOMMENDATION,
+    "throttle": throttle_table.SCHEMA,
+    "health": health_table.SCHEMA,
+}
+VALUES = {"string": "a", "int": 7, "bigint": 1 << 40, "boolean": True, "double": 0.5}
+WITHIN_S = 300
+
 
 def pipeline(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "insync", "pipeline", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
 
-def test_a_table_is_written_as_delta_and_not_over_another(tmp_path: Path) -> None:
-    source = str(write(tmp_path / "exported", record()))
-    settings = {
+def delta_settings() -> dict[str, str]:
+    return {
         "spark.jars": classpath(DELTA_POM).replace(os.pathsep, ","),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }
-    conf = [flag for key, value in settings.items() for flag in ("--conf", f"{key}={value}")]
+
+
+def delta_rows(table: Path) -> list[dict[str, Any]]:
+    """By Delta's log, which alone says what belongs to a table."""
+    log = [json.loads(line) for line in (table / "_delta_log" / f"{0:020}.json").open()]
+    added = [each["add"]["path"] for each in log if "add" in each]
+    return [row for path in added for row in pq.read_table(table / path).to_pylist()]
+
+
+def test_a_table_is_written_as_delta_and_not_over_another(tmp_path: Path) -> None:
+    source = str(write(tmp_path / "exported", record()))
+    settings = delta_settings().items()
+    conf = [flag for key, value in settings for flag in ("--conf", f"{key}={value}")]
     asked = ["episodes", "--source", source, "--out", str(tmp_path / "out"), "--format", "delta"]
     done = pipeline(*asked, "--json", *conf)
     assert done.returncode == 0, done.stderr
-    table = tmp_path / "out" / "episodes"
-    log = [json.loads(line) for line in (table / "_delta_log" / f"{0:020}.json").open()]
-    added = [each["add"]["path"] for each in log if "add" in each]
-    rows = [row for path in added for row in pq.read_table(table / path).to_pylist()]
+    rows = delta_rows(tmp_path / "out" / "episodes")
     assert [(row["topic"], row["follower"]) for row in rows] == [("orders", 3)]
     again = pipeline(*asked, *conf)
     assert again.returncode == 1
     assert "exists; choose another --out, or --overwrite" in again.stderr
+
+
+def a_row(schema: StructType) -> dict[str, Any]:
+    return {field.name: VALUES[field.dataType.simpleString()] for field in schema}
+
+
+def write_every_table(settings: dict[str, str], out: Path) -> None:
+    with session(master="local[2]", settings=settings) as spark:
+        for name, schema in SCHEMAS.items():
+            rows = spark.createDataFrame([a_row(schema)], schema)
+            output.write(rows, str(out / name), form="delta")
+
+
+def test_every_table_can_be_written_as_delta(tmp_path: Path) -> None:
+    assert set(SCHEMAS) == set(STEPS)
+    # Java takes Delta's package when it starts: a process of its own.
+    work = multiprocessing.get_context("spawn").Process(
+        target=write_every_table, args=(delta_settings(), tmp_path)
+    )
+    work.start()
+    work.join(WITHIN_S)
+    assert work.exitcode == 0
+    assert {name: delta_rows(tmp_path / name) for name in SCHEMAS} == {
+        name: [a_row(schema)] for name, schema in SCHEMAS.items()
+    }
 
 
 def test_without_the_package_it_says_what_to_give(tmp_path: Path) -> None:

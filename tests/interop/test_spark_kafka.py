@@ -1,17 +1,25 @@
-"""Spark's own Kafka connector on our brokers: batch, stream and sink on ordinary topics."""
+"""Spark's own Kafka connector on our brokers: batch, stream and sink; the telemetry topic too."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_helpers import create_topic
+from cluster_helpers import consumer_of, create_topic, eventually
+from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from insync.pipeline import tables_from_kafka
+from insync.pipeline.blocks import Cluster as Asked
+from insync.pipeline.blocks import contents
 from insync.pipeline.session import session
+from insync.pipeline.telemetry_schemas import TELEMETRY
+from insync.telemetry.schemas import TELEMETRY_TOPIC
 from insync.testing.cluster import Cluster
 from peers.apache_kafka import SPARK_POM, classpath
 
@@ -83,3 +91,51 @@ def test_a_stream_reads_on_and_writes_to_another_topic(
         assert query.exception() is None
     copied = spark.read.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
     assert values(copied.option("subscribe", "copied").load()) == WANTED
+
+
+@pytest.mark.usefixtures("filled")
+def test_telemetry_is_the_same_as_through_our_own_source(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    """Of a copy of the topic: the connector sees no internal one."""
+    ours = spark.read.format("insync").option("kafka.bootstrap.servers", cluster.bootstrap)
+    eventually(
+        lambda: not ours.option("table", "fetches").load().isEmpty(),
+        within_s=WITHIN_S,
+        what="the brokers tell of their followers",
+    )
+    ends = copy_telemetry(cluster, "telemetry-copy")
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
+    records = reader.option("subscribe", "telemetry-copy").load()
+    ours = ours.option("endingOffsets", json.dumps(ends))
+    for table in TELEMETRY:
+        told, wanted = tables_from_kafka(records, table), ours.option("table", table).load()
+        assert told.schema == wanted.schema
+        rows = sorted(map(str, told.collect()))
+        assert rows == sorted(map(str, wanted.collect())), table
+        assert rows or table not in ("fetches", "appends", "configs")
+
+
+def copy_telemetry(cluster: Cluster, to: str) -> dict[int, int]:
+    """As any mirror would, all that is there now; returns where each partition ended."""
+    found = contents(Asked(bootstrap=cluster.bootstrap, patience_ms=30_000)).spans
+    create_topic(cluster, to, partitions=len(found))
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    consumer = consumer_of(cluster)
+    unread = {each.partition: each.end for each in found if each.start < each.end}
+    consumer.assign([TopicPartition(TELEMETRY_TOPIC, number, 0) for number in unread])
+    deadline_s = time.monotonic() + WITHIN_S
+    while unread:
+        assert time.monotonic() < deadline_s, f"unread: {unread}"
+        message = consumer.poll(1)
+        if message is None or message.error():
+            continue
+        number, offset = message.partition(), message.offset()
+        end = unread.get(number, 0)
+        if offset < end:
+            producer.produce(to, message.value(), message.key(), partition=number)
+        if offset + 1 >= end:
+            unread.pop(number, None)
+    consumer.close()
+    assert producer.flush(WITHIN_S) == 0
+    return {each.partition: each.end for each in found}

@@ -16,6 +16,7 @@ STEP_MS = 100
 STEPS = 200
 SILENT = range(50, 170)  # steps in which follower 3 does not fetch
 LAG_MS = 10_000
+LIMIT_BYTES_PER_S = 1_000_000
 BASE: Row = {"topic": "orders", "partition": 0, "leader": 1, "leader_epoch": 4}
 
 
@@ -45,6 +46,18 @@ def record() -> dict[str, list[Row]]:
         for name, value in settings.items()
     ]
     return tables
+
+
+def throttled_record() -> dict[str, list[Row]]:
+    """The same, and for three seconds half of a limit is used."""
+    second = {
+        "broker": 1, "side": "leader", "limit_bytes_per_s": LIMIT_BYTES_PER_S,
+        "bytes": LIMIT_BYTES_PER_S // 2, "exempt_bytes": 0, "held_back_partitions": 0,
+        "replica_lag_bytes": 0, "bytes_in": 1_000,
+    }  # fmt: skip
+    return record() | {
+        "throttle": [second | {"at_ms": at} for at in (1_000_000, 1_001_000, 1_002_000)]
+    }
 
 
 def fetch(at_ms: int, seq: int, follower: int, end: int) -> Row:

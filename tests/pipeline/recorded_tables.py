@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from insync.telemetry.schemas import TABLES
+from insync.telemetry.schemas import MOVED_AWAY, TABLES
 from insync.telemetry.tables import arrow_schema
 
 Tables = dict[str, list[dict[str, Any]]]
@@ -45,6 +45,10 @@ def _partition(draw: st.DrawFn, tables: Tables, topic: str, number: int) -> None
         tables["isr"].append(_isr(topic, number, sorted(some)))
     for epoch in range(draw(st.integers(1, 3))):
         leader = draw(st.sampled_from(BROKERS[:2]))
+        if draw(st.integers(0, 3)) == 0:
+            away = {"leader_epoch": epoch, "version": 2, "decided_by": "controller"}
+            away |= {"replica": draw(st.sampled_from(BROKERS)), "reason": MOVED_AWAY}
+            tables["isr"] += [_isr(topic, number, [1, 2, 3]) | away] * draw(st.integers(1, 2))
         rows, at_ms, end = _epoch(draw, at_ms, end, leader)
         for seq, (name, row) in enumerate(rows):
             named = {
@@ -59,6 +63,7 @@ def _partition(draw: st.DrawFn, tables: Tables, topic: str, number: int) -> None
                 later_ms = draw(st.sampled_from((0, 0, 40)))
                 tables[name].append(row | named | {"at_ms": row["at_ms"] + later_ms})
         at_ms += draw(st.sampled_from((0, 1, 90, 2_000))) - draw(st.sampled_from((0, 0, 20)))
+        end = max(0, end - draw(st.sampled_from((0, 0, 0, 2))))  # the next leader had less
     for name in ("fetches", "appends"):
         if draw(st.integers(0, 4)) == 0:
             tables[name] = draw(st.permutations(tables[name]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,3 +125,29 @@ def test_another_columns_field_of_that_name_is_another(tmp_path: Path) -> None:
     pq.write_table(table.add_column(0, "more", inner), tmp_path / "one.parquet")
     found = footers.read(tmp_path / "one.parquet", FETCH_COLUMNS)
     assert found["leader"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda data: data[:-100], "magic bytes"),
+        (lambda data: data[:6], "6 bytes"),
+        (lambda _: b"", "0 bytes"),
+        (lambda data: data[:4] + bytes(200) + data[204:], ""),
+    ],
+    ids=["cut", "hardly begun", "empty", "overwritten within"],
+)
+def test_a_file_that_came_to_harm_is_named(
+    harm: Callable[[bytes], bytes], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "one.parquet"
+    write_parquet(rows(at_ms=list(range(0, 999, 7)), seq=list(range(143))), path)
+    path.write_bytes(harm(path.read_bytes()))
+    with pytest.raises(BadTables, match=rf"^{path} cannot be read: .*{says}"):
+        footers.read(path, FETCH_COLUMNS)
+
+
+def test_a_file_whose_rows_cannot_be_counted_is_named(tmp_path: Path) -> None:
+    (tmp_path / "one.parquet").write_text("not a table")
+    with pytest.raises(BadTables, match=r"one\.parquet cannot be read: "):
+        footers.count_rows(tmp_path / "one.parquet")

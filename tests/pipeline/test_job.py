@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from exported_tables import LAG_MS, record, write, write_table
 from pyspark.sql import SparkSession
+from telemetry_topic import SETTINGS, Topic
 
 from insync.pipeline.files import BadSource, read_tables
-from insync.pipeline.job import Job, run
-from insync.pipeline.output import BadOutput
+from insync.pipeline.job import Job, draw, run
+from insync.pipeline.output import BadOutput, write_text
 from insync.telemetry.schemas import TABLES
+from insync.testing.cluster import Cluster
 
 pytestmark = pytest.mark.spark
 
@@ -45,6 +47,49 @@ def test_episodes_and_what_if_of_a_silent_follower(
         run(spark, job, {"episodes": {}})
 
 
+@pytest.mark.long
+@pytest.mark.process
+def test_telemetry_is_parquet_whatever_the_results_are(spark: SparkSession, tmp_path: Path) -> None:
+    """Twice over the same brokers: the second run must not see the first one's rows."""
+    tables, out = record(), tmp_path / "out"
+    with Cluster(brokers=1, settings=SETTINGS) as cluster:
+        topic = Topic(cluster, partitions=1)
+        for name in ("appends", "fetches"):
+            topic.block(0, name, tables[name])
+        job = Job(source=cluster.bootstrap, out=str(out), form="orc", may_overwrite=True)
+        for _ in range(2):
+            done = run(spark, job, {"lag": {}})
+            assert done.rows["telemetry/fetches"] == len(tables["fetches"])
+            assert pq.read_table(out / "telemetry" / "fetches").num_rows == len(tables["fetches"])
+        assert list((out / "lag").glob("*.orc"))
+
+
+def test_a_report_lies_beside_its_tables_also_at_an_address(
+    spark: SparkSession, exported: Path, tmp_path: Path
+) -> None:
+    job = Job(source=str(exported), out=f"file://{tmp_path}/out")
+    done = run(spark, job, {"episodes": {}})
+    draw(spark, job, done)
+    assert done.report == f"file://{tmp_path}/out/report.html"
+    page = (tmp_path / "out" / "report.html").read_bytes().decode()
+    assert page.startswith("<!doctype html>")
+    assert page.endswith("</html>\n")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"episodes", "report.html"}
+
+
+@pytest.mark.parametrize("before", ["file://", "file:", ""])
+def test_a_file_is_written_over_only_if_asked(
+    spark: SparkSession, tmp_path: Path, before: str
+) -> None:
+    path = f"{before}{tmp_path}/report.html"
+    write_text(spark, path, "one ▲")
+    assert (tmp_path / "report.html").read_bytes().decode() == "one ▲"
+    with pytest.raises(BadOutput, match=r"report.html exists; choose another --out, or --over"):
+        write_text(spark, path, "two")
+    write_text(spark, path, "three", may_overwrite=True)
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["three"]
+
+
 def test_unknown_columns_are_ignored_and_told_of(
     spark: SparkSession, exported: Path, tmp_path: Path
 ) -> None:
@@ -53,8 +98,10 @@ def test_unknown_columns_are_ignored_and_told_of(
     write_table(tmp_path / "appends", more)
     tables = read_tables(spark, str(tmp_path), needed=["appends"])
     assert tables.frames["appends"].columns == list(TABLES["appends"].names)
-    assert tables.notes == [f"{tmp_path}/appends: ignored the unknown column colour"]
+    assert f"{tmp_path}/appends: ignored the unknown column colour" in tables.notes
     assert tables.frames["fetches"].isEmpty()  # not there, and not needed
+    assert f"{tmp_path} has no table fetches: taken as one without rows" in tables.notes
+    assert len(tables.notes) == len(TABLES)
 
 
 def test_tables_that_cannot_be_used_are_refused(

@@ -120,6 +120,23 @@ def test_rows_that_came_twice_under_other_labels(spark: SparkSession) -> None:
     assert each_once(frame, "isr").count() == 6
 
 
+def test_a_table_as_a_stream_takes_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    with Cluster(brokers=1, settings=SETTINGS) as cluster:
+        topic = Topic(cluster)
+        for sent in (ROWS[:4], ROWS[4:]):
+            for number, rows in enumerate(sent):
+                topic.block(number % 2, "appends", rows)
+            reader = spark.readStream.format("insync").option("table", "appends")
+            reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap)
+            writer = reader.option("maxBlocksPerTrigger", "3").load().writeStream.format("parquet")
+            writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            assert writer.trigger(availableNow=True).start(out).awaitTermination(300)
+    assert rows_of(spark.read.parquet(out)) == ALL_ROWS
+    # Four blocks, three at a time, and then two.
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 3
+
+
 def test_a_broker_that_dies_is_waited_for_and_then_told_of(
     spark: SparkSession, tmp_path: Path
 ) -> None:

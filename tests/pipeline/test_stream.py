@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +13,19 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from cluster_helpers import eventually
-from exported_tables import record
+from cluster_helpers import admin, eventually
+from exported_tables import LAG_MS, SILENT, STEP_MS, STEPS, record
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from recorded_tables import arrow
 from telemetry_topic import SETTINGS, Row, Topic, append_row
 
 from insync.pipeline import stream
 from insync.pipeline.files import BadSource, read_tables
-from insync.pipeline.lag_table import lag
+from insync.pipeline.job import Job, run
+from insync.pipeline.lag_table import COLUMNS, Lag, lag
+from insync.pipeline.output import in_a_line
+from insync.telemetry.schemas import TELEMETRY_TOPIC
 from insync.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
@@ -44,13 +50,20 @@ def some(partition: int, first: int) -> list[Row]:
     return [append_row(seq, partition=partition) for seq in range(first, first + 5)]
 
 
-def drain(spark: SparkSession, cluster: Cluster, out: Path, *, blocks: int) -> dict[str, Any]:
+def drain(
+    spark: SparkSession, cluster: Cluster, out: Path, *, blocks: int = 100, **more: Any
+) -> dict[str, Any]:
     options = {"maxBlocksPerTrigger": str(blocks)}
     query, appender = stream.start(
-        spark, bootstrap=cluster.bootstrap, out=str(out), options=options
+        spark, bootstrap=cluster.bootstrap, out=str(out), options=options, **more
     )
     assert query.awaitTermination(int(WITHIN_S))
     return appender.summary()
+
+
+def lag_told(out: Path) -> list[Row]:
+    rows: list[Row] = pq.read_table(out / "lag").drop_columns(["batch"]).to_pylist()
+    return rows
 
 
 def test_blocks_that_come_twice_or_broken_or_late(
@@ -105,20 +118,116 @@ def test_lag_is_told_up_to_the_watermark(
         for name in ("appends", "fetches"):
             topic.block(0, name, tables[name][at : at + 100])
     asked = stream.LagAsked(bucket_ms=1_000, late_ms=2_500)
-    query, appender = stream.start(
-        spark, bootstrap=cluster.bootstrap, out=str(out), lag=asked,
-        options={"maxBlocksPerTrigger": "3"},
-    )  # fmt: skip
-    assert query.awaitTermination(int(WITHIN_S))
+    summary = drain(spark, cluster, out, blocks=3, lag=asked)
     latest_ms = max(row["at_ms"] for name in ("appends", "fetches") for row in tables[name])
     watermark_ms = (latest_ms - 2_500) // 1_000 * 1_000
-    assert appender.summary()["lag_until_ms"] == watermark_ms
+    assert summary["lag_until_ms"] == watermark_ms
     frames = read_tables(spark, str(out), needed=["fetches"]).frames
     whole = lag(frames["fetches"], frames["appends"], bucket_ms=1_000).collect()
     wanted = [row.asDict() for row in whole if row["bucket_at_ms"] < watermark_ms]
-    told = pq.read_table(out / "lag").drop_columns(["batch"]).to_pylist()
+    told = lag_told(out)
     assert told
     assert sorted(told, key=str) == sorted(wanted, key=str)
+
+
+@pytest.mark.long
+def test_who_is_silent_for_longer_than_history_still_lags(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Also when nobody writes any more: that it lacks something must not be forgotten either."""
+    topic, out, tables = Topic(cluster), tmp_path / "out", record()
+    end, died_ms = 80, 1_000_000 + SILENT.start * STEP_MS
+    appends = tables["appends"][:end]
+    fetches = [
+        row
+        | dict.fromkeys(("offset", "leader_end_low", "leader_end_high"), min(row["offset"], end))
+        for row in tables["fetches"]
+        if row["follower"] == 2 or row["at_ms"] < died_ms
+    ]
+    for first_ms in range(1_000_000, 1_020_000, 4_000):
+        for name, rows in (("appends", appends), ("fetches", fetches)):
+            here = [row for row in rows if first_ms <= row["at_ms"] < first_ms + 4_000]
+            if here:
+                topic.block(0, name, here)
+    # Of four batches the third cuts the last fetch off, and the fourth takes it from the third.
+    asked = stream.LagAsked(bucket_ms=1_000, late_ms=1_000, history_ms=1_000)
+    until_ms = drain(spark, cluster, out, blocks=2, lag=asked)["lag_until_ms"]
+    assert until_ms == 1_018_000
+    frames = read_tables(spark, str(out), needed=["fetches"]).frames
+    whole = lag(frames["fetches"], frames["appends"], bucket_ms=1_000).collect()
+    wanted = [row.asDict() for row in whole if row["bucket_at_ms"] < until_ms]
+    told = lag_told(out)
+    exact = [name for name in told[0] if not name.startswith(("lag_ms", "lag_bytes"))]
+    assert sorted([row[name] for name in exact] for row in told) == sorted(
+        [row[name] for name in exact] for row in wanted
+    )
+    last = [row for row in told if row["follower"] == 3 and row["bucket_at_ms"] >= 1_014_000]
+    assert [row["lag_messages_min"] for row in last] == [end - SILENT.start] * 4
+    assert all(row["lag_ms_min"] >= asked.history_ms for row in last)
+
+
+def test_a_stream_goes_on_with_its_own_checkpoint_only(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    topic, out, elsewhere = Topic(cluster), tmp_path / "out", tmp_path / "elsewhere"
+    topic.block(0, "appends", some(0, 0))
+    drain(spark, cluster, out)
+    topic.block(0, "appends", some(0, 5))
+    with pytest.raises(BadSource, match=r"checkpoint is not .*elsewhere: go on with that one"):
+        drain(spark, cluster, out, checkpoint=str(elsewhere))
+    with pytest.raises(BadSource, match="told with a bucket_ms of 10000, not 1000"):
+        drain(spark, cluster, out, lag=stream.LagAsked(bucket_ms=1_000))
+    shutil.copytree(out / "_checkpoint", elsewhere)
+    with pytest.raises(PySparkException) as refused:
+        drain(spark, cluster, tmp_path / "other", checkpoint=str(elsewhere))
+    assert in_a_line(refused.value).endswith("has none before: it belongs to another folder")
+    assert not (tmp_path / "other" / "appends").exists()
+    drain(spark, cluster, out)
+    assert taken(out) == some(0, 0) + some(0, 5)
+    shutil.rmtree(out / "_checkpoint")
+    with pytest.raises(BadSource, match="whose checkpoint is not"):
+        drain(spark, cluster, out)
+
+
+def test_a_topic_made_anew_is_refused(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """However long the new one is: its first blocks are not those that were taken before."""
+    out = tmp_path / "out"
+    Topic(cluster).block(0, "appends", some(0, 0))
+    drain(spark, cluster, out)
+    client = admin(cluster)
+    client.delete_topics([TELEMETRY_TOPIC])[TELEMETRY_TOPIC].result(10)
+    topic = Topic(cluster)
+    for first in (5, 10):
+        topic.block(0, "appends", some(0, first))
+    with pytest.raises(PySparkException) as refused:
+        drain(spark, cluster, out)
+    assert "the topic was made anew, or it is another cluster's" in in_a_line(refused.value)
+    assert taken(out) == some(0, 0)
+
+
+@pytest.mark.long
+def test_what_a_stream_wrote_is_a_source_of_episodes_and_what_if(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """In several batches; the same answers as of an export (`test_job.py`)."""
+    topic, out, tables = Topic(cluster), tmp_path / "out", record()
+    for name in ("configs", "isr"):
+        topic.block(0, name, tables[name])
+    for at in range(0, 400, 100):
+        for name in ("appends", "fetches"):
+            if tables[name][at : at + 100]:
+                topic.block(0, name, tables[name][at : at + 100])
+    drain(spark, cluster, out, blocks=4)
+    asked = {"policies": ("caught-up",), "lag_time_max_ms": (LAG_MS, 2 * LAG_MS)}
+    job = Job(source=str(out), out=str(tmp_path / "results"))
+    run(spark, job, {"episodes": {}, "what_if": asked})
+    (episode,) = pq.read_table(tmp_path / "results" / "episodes").to_pylist()
+    assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "stuck", "rejoined")
+    rows = pq.read_table(tmp_path / "results" / "what_if").to_pylist()
+    shrinks = {row["lag_time_max_ms"]: row["shrinks"] for row in rows if row["level"] == "all"}
+    assert shrinks == {LAG_MS: 1, 2 * LAG_MS: 0}  # silent for 12 s
 
 
 def test_a_folder_with_other_tables_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -139,30 +248,37 @@ def command(cluster: Cluster, out: Path, *more: str) -> subprocess.Popen[str]:
 def test_killed_in_the_middle_it_goes_on_and_every_row_is_there_once(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    topic, out = Topic(cluster), tmp_path / "out"
-    sent: list[Row] = []
-    for first in range(0, 100, 5):
-        for partition in (0, 1):
-            rows = some(partition, first)
-            sent += rows
-            topic.block(partition, "appends", rows)
-    # Killed after the offsets of a batch are written down: before, within or after its tables.
-    for number in (1, 4, 8):
-        running = command(cluster, out, "--every", "1")
+    """Lag, too, is told once, and as a batch tells it of what was sent."""
+    topic, out, tables = Topic(cluster), tmp_path / "out", record()
+    for first_ms in range(1_000_000, 1_000_000 + STEPS * STEP_MS, 5_000):
+        for name in ("appends", "fetches"):
+            here = range(first_ms, first_ms + 5_000)
+            topic.block(0, name, [row for row in tables[name] if row["at_ms"] in here])
+    asked = ("--bucket-ms", "1000", "--late-ms", "5000")
+    # Once the offsets of the first batch are written down, and while the third tells lag.
+    for begun in (out / "_checkpoint" / "offsets" / "0", out / "lag" / "batch=2"):
+        running = command(cluster, out, "--every", "1", *asked)
         try:
-            offsets = out / "_checkpoint" / "offsets" / str(number)
-            eventually(offsets.exists, within_s=WITHIN_S, what=f"batch {number} has begun")
+            eventually(begun.exists, within_s=WITHIN_S, what=f"{begun} is begun")
         finally:
             running.send_signal(signal.SIGKILL)
             running.communicate()
-    last = command(cluster, out, "--available-now")
+    last = command(cluster, out, "--available-now", *asked)
     try:
         said, errors = last.communicate(timeout=WITHIN_S)
     finally:
         last.kill()
     assert last.returncode == 0, errors
-    assert json.loads(said)["rows"]["appends"] == 200
-    assert taken(out) == sorted(sent, key=lambda row: (row["partition"], row["seq"]))
+    summary = json.loads(said)
+    for name in ("appends", "fetches"):
+        assert taken(out, name) == tables[name]
+        assert summary["rows"][name] == len(tables[name])
+    until_ms = (max(row["at_ms"] for row in tables["fetches"]) - 5_000) // 1_000 * 1_000
+    assert (summary["late_rows"], summary["lag_until_ms"]) == (0, until_ms)
+    sent = {name: arrow(tables)[name].select(list(COLUMNS[name])) for name in COLUMNS}
+    whole = Lag(1_000)(sent).to_pylist()
+    wanted = [row for row in whole if row["bucket_at_ms"] < until_ms]
+    assert sorted(lag_told(out), key=str) == sorted(wanted, key=str)
 
 
 @pytest.mark.long

@@ -7,15 +7,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lag_oracle
 import pyarrow.parquet as pq
 import pytest
+import what_if_oracle
 from confluent_kafka import Producer
 from contract import agreed
+from pyspark.sql import SparkSession
 from recorded_life import Tables
 
+from insync.pipeline.lag_table import lag_exported
+from insync.pipeline.scenarios import Asked
+from insync.pipeline.what_if_table import what_if_exported
 from insync.telemetry.replay import epochs
 from insync.telemetry.schemas import TABLES, TELEMETRY_TOPIC
 from insync.telemetry.tables import arrow_schema
@@ -24,19 +31,22 @@ from insync.testing.cluster import Cluster, free_ports
 pytestmark = pytest.mark.process
 
 LAG_MS = 1_000
+FETCH_WAIT_MS = 200
 WITHIN_S = 30.0
 GONE, RESIGNED = "a broker came or went", "its leader resigned"
 
 
+SETTINGS = {
+    "replica.lag.time.max.ms": str(LAG_MS),
+    "replica.fetch.wait.max.ms": str(FETCH_WAIT_MS),
+    "telemetry.publish.interval.ms": "200",
+    "telemetry.topic.partitions": "2",
+}
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    settings = {
-        "replica.lag.time.max.ms": str(LAG_MS),
-        "replica.fetch.wait.max.ms": "200",
-        "telemetry.publish.interval.ms": "200",
-        "telemetry.topic.partitions": "2",
-    }
-    with Cluster(brokers=3, settings=settings) as running:
+    with Cluster(brokers=3, settings=SETTINGS) as running:
         yield running
 
 
@@ -100,8 +110,23 @@ def _changes(tables: Tables) -> set[tuple[str, int]]:
     return {(row["change"], row["replica"]) for row in tables["isr"]}
 
 
-def test_every_fault_is_told_of_and_replayed(cluster: Cluster, tmp_path: Path) -> None:
-    """A follower killed, a leader that stood still, one that read slowly: what each decided."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterFaults:
+    """An export of a follower killed, a leader that stood still, one that read slowly."""
+
+    folder: Path
+    tables: Tables
+    led_by: dict[int, int]  # each partition, before all this
+    stood_still: set[int]  # partitions whose leader did
+
+
+@pytest.fixture(scope="module")
+def after_faults(tmp_path_factory: pytest.TempPathFactory) -> AfterFaults:
+    with Cluster(brokers=3, settings=SETTINGS) as cluster:
+        return _every_fault(cluster, tmp_path_factory.mktemp("faults"))
+
+
+def _every_fault(cluster: Cluster, folder: Path) -> AfterFaults:
     created = insync("topics", "--bootstrap-server", cluster.bootstrap, "--create", "--topic",
                      "orders", "--partitions", "3", "--replication-factor", "3")  # fmt: skip
     assert created.returncode == 0, created.stderr
@@ -126,13 +151,48 @@ def test_every_fault_is_told_of_and_replayed(cluster: Cluster, tmp_path: Path) -
         now_led_by = {number: changes[-1] for number, changes in _elected(tables, led_by).items()}
         return _ends_whole(tables) and _stood_still(tables, 1) and now_led_by == _leaders(producer)
 
-    tables = _exported_when(cluster, tmp_path, is_told)
+    tables = _exported_when(cluster, folder, is_told)
+    latest = max(folder.iterdir(), key=lambda out: int(out.name))
+    return AfterFaults(folder=latest, tables=tables, led_by=led_by, stood_still=stood_still)
+
+
+def test_every_fault_is_told_of_and_replayed(after_faults: AfterFaults) -> None:
+    """What each fault made leaders decide."""
+    tables = after_faults.tables
     assert any(row["read_ms"] >= LAG_MS and row["leader"] == 2 for row in tables["fetches"])
     causes = {(row["partition"], row["leader_before"], row["cause"]) for row in tables["elections"]}
-    assert {(number, 3, GONE) for number, leader in led_by.items() if leader == 3} <= causes
-    assert {(number, 1, RESIGNED) for number in stood_still} <= causes
+    led_by_3 = {number for number, leader in after_faults.led_by.items() if leader == 3}
+    assert {(number, 3, GONE) for number in led_by_3} <= causes
+    assert {(number, 1, RESIGNED) for number in after_faults.stood_still} <= causes
     decisions = agreed(tables, loops_are_late=True)
     assert {"shrink", "expand"} <= {each.change for each in decisions}
+
+
+@pytest.mark.spark
+def test_spark_tells_of_every_fault_what_the_rules_do(
+    spark: SparkSession, after_faults: AfterFaults
+) -> None:
+    """Every policy at every level, and the lag in every bucket."""
+    asked = Asked(
+        lag_time_max_ms=(LAG_MS // 2, LAG_MS, 2 * LAG_MS),
+        lag_max_messages=(50,),
+        half_period_check=(False, True),
+        min_insync_replicas=2,
+        fetch_wait_max_ms=FETCH_WAIT_MS,
+    )
+    expected = what_if_oracle.by_rules(after_faults.tables, asked)
+    for policy in asked.policies:
+        assert any(row["shrinks"] and row["expands"] for row in expected if row["policy"] == policy)
+    rows = [
+        row.asDict() for row in what_if_exported(spark, after_faults.folder, asked=asked).collect()
+    ]
+    assert sorted(rows, key=what_if_oracle.in_order) == expected
+    lags = [
+        row.asDict() for row in lag_exported(spark, after_faults.folder, bucket_ms=500).collect()
+    ]
+    each_ms = lag_oracle.millisecond_by_millisecond(after_faults.tables, 500)
+    assert any(row["lag_ms_max"] > LAG_MS for row in each_ms)
+    assert sorted(lags, key=lag_oracle.in_order) == each_ms
 
 
 def _exported_when(cluster: Cluster, folder: Path, is_told: Callable[[Tables], bool]) -> Tables:

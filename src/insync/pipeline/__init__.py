@@ -4,6 +4,7 @@
 
 Each takes DataFrames and gives one, whose schema is a constant; the session is the caller's. Those
 that end in `_exported` take the folder of `insync telemetry export` and read it much faster.
+`tables_from_kafka` makes telemetry tables of what Spark's own Kafka connector reads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from insync.pipeline.connector import tables_from_kafka
     from insync.pipeline.episodes_table import episodes
     from insync.pipeline.health_table import health
     from insync.pipeline.lag_table import lag, lag_exported
@@ -33,6 +35,7 @@ _PLACES = {
     "problems": "problems_table",
     "problems_exported": "problems_table",
     "recommendation": "recommendation_table",
+    "tables_from_kafka": "connector",
     "throttle": "throttle_table",
     "what_if": "what_if_table",
     "what_if_exported": "what_if_table",
@@ -48,6 +51,7 @@ __all__ = [
     "problems",
     "problems_exported",
     "recommendation",
+    "tables_from_kafka",
     "throttle",
     "what_if",
     "what_if_exported",

@@ -33,13 +33,14 @@ class Tables:
 
 
 def read_tables(spark: SparkSession, folder: str, *, needed: Iterable[str]) -> Tables:
-    """Every table of a folder; one that is missing and not needed is empty."""
+    """Every table of a folder; one that is missing and not needed is empty, and told of."""
     tables = Tables({})
     for name, schema in TELEMETRY.items():
         found = read_if_there(spark, f"{folder.rstrip('/')}/{name}")
         if found is None:
             if name in needed:
                 raise BadSource(f"{folder} has no table {name}: no Parquet in {folder}/{name}")
+            tables.notes.append(f"{folder} has no table {name}: taken as one without rows")
             tables.frames[name] = spark.createDataFrame([], schema)
             continue
         tables.frames[name] = _checked(f"{folder}/{name}", found, schema, tables.notes)

@@ -7,7 +7,8 @@ there is nothing to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from insync.pipeline.events import check_columns
+from insync.pipeline.events import BadTables, check_columns
 
 BY_DICTIONARY: Final = ("topic", "outcome")
 BUFFER_BYTES: Final = 1 << 16  # at a time: columns are not copied whole before they are decoded
@@ -36,11 +37,26 @@ class Told:
 
 
 def count_rows(path: Path) -> int:
-    return int(pq.read_metadata(path).num_rows)
+    with _refused_by_name(path):
+        return int(pq.read_metadata(path).num_rows)
 
 
 def read(path: Path, columns: Iterable[str]) -> pa.Table:
-    names = list(columns)
+    with _refused_by_name(path):
+        return _read(path, list(columns))
+
+
+@contextmanager
+def _refused_by_name(path: Path) -> Iterator[None]:
+    """Arrow tells what is wrong with a file, but not with which; broken footers have bad names."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BadTables(f"{path} cannot be read: {why}") from None
+
+
+def _read(path: Path, names: list[str]) -> pa.Table:
     by_dictionary = [name for name in BY_DICTIONARY if name in names]
     with pq.ParquetFile(
         path, read_dictionary=by_dictionary, pre_buffer=False, buffer_size=BUFFER_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from insync.pipeline.tables import Findings, decoded, findings
 from insync.pipeline.telemetry_schemas import TELEMETRY
 
 RAW: Final = "telemetry"
-"""Where tables read from brokers are kept under --out: evidence, and a source for the next job."""
+"""Where tables read from brokers are kept under --out: evidence, and a source for the next job. As
+Parquet whatever the results are: this job reads them, and any other can."""
 
 Say = Callable[[str], None]
 
@@ -71,7 +72,7 @@ def run(
     from_brokers = is_bootstrap(job.source)
     folder = f"{job.out}/{RAW}" if from_brokers else job.source
     if from_brokers:
-        _fetch(spark, job, f"{RAW}/", done, say)
+        _fetch(spark, replace(job, form=output.PARQUET), f"{RAW}/", done, say)
     needed = {name for step in steps if step not in optional for name in STEPS[step].needs}
     tables = read_tables(spark, folder, needed=sorted(needed))
     done.notes += tables.notes
@@ -100,16 +101,16 @@ def _has(tables: Tables, names: Iterable[str]) -> bool:
     return all(name in tables.frames and not tables.frames[name].isEmpty() for name in names)
 
 
-def draw(job: Job, done: Done) -> None:
+def draw(spark: SparkSession, job: Job, done: Done) -> None:
     """The report of what was made: one file, beside the tables."""
     from insync.pipeline.report import Tables, report  # noqa: PLC0415 - for those who want one
 
-    path = Path(job.out, "report.html")
+    path = f"{job.out}/report.html"
     drawn = [name for name in STEPS if name in done.results and name != "problems"]
     made = {name: done.results[name] for name in drawn}
     tables = Tables(**made, seconds=done.seconds)
-    path.write_text(report(tables), encoding="utf-8")
-    done.report = str(path)
+    output.write_text(spark, path, report(tables), may_overwrite=job.may_overwrite)
+    done.report = path
 
 
 def check(job: Job, names: Iterable[str]) -> None:

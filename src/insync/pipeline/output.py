@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -17,7 +17,9 @@ PARQUET: Final = "parquet"
 FORMATS: Final = (PARQUET, "delta")
 COMPRESSION: Final = "zstd"
 LINE_MAX: Final = 300
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _OUR_WORDS: Final = re.compile(r"^\s*(?:\w+: )?insync\.[\w.]+: (.+)$", re.MULTILINE)
+_SPARKS_WORDS: Final = re.compile(r"\[[A-Z]+_[A-Z_.]+\] .+")
 
 
 class BadOutput(Refusal):
@@ -28,15 +30,24 @@ class SparkFailed(Refusal):
     """A job that Spark gave up; in a line."""
 
 
+def is_url(path: str) -> bool:
+    """As Hadoop tells them from paths: file:/here is one too."""
+    return _SCHEME.match(path) is not None
+
+
 def check_new(out: str, names: Iterable[str], *, may_overwrite: bool) -> None:
     """Refuse before the work what writing would refuse after it."""
-    if "://" in out:
+    if is_url(out):
         return  # somebody's storage: Spark refuses there
     if Path(out).exists() and not Path(out).is_dir():
         raise BadOutput(f"{out} is a file; --out names a folder")
     for name in names:
         if not may_overwrite and Path(out, name).exists():
-            raise BadOutput(f"{Path(out, name)} exists; choose another --out, or --overwrite")
+            raise _exists(str(Path(out, name)))
+
+
+def _exists(path: str) -> BadOutput:
+    return BadOutput(f"{path} exists; choose another --out, or --overwrite")
 
 
 def write(rows: DataFrame, path: str, *, form: str = PARQUET, may_overwrite: bool = False) -> None:
@@ -46,7 +57,7 @@ def write(rows: DataFrame, path: str, *, form: str = PARQUET, may_overwrite: boo
     except (AnalysisException, Py4JError) as error:
         # Not every refusal of Spark's comes as an exception of its own.
         if _has_condition(error, "PATH_ALREADY_EXISTS"):
-            raise BadOutput(f"{path} exists; choose another --out, or --overwrite") from None
+            raise _exists(path) from None
         if _has_condition(error, "DATA_SOURCE_NOT_FOUND"):
             raise BadOutput(
                 f"this Spark cannot write {form}: give it the package, for Delta with "
@@ -62,15 +73,46 @@ def _has_condition(error: AnalysisException | Py4JError, condition: str) -> bool
     return f"[{condition}]" in str(error)
 
 
+def write_text(spark: SparkSession, path: str, text: str, *, may_overwrite: bool = False) -> None:
+    """One file beside the tables: in whatever storage holds them, as the session knows it."""
+    if not is_url(path):
+        if Path(path).exists() and not may_overwrite:
+            raise _exists(path)
+        Path(path).write_text(text, encoding="utf-8")
+        return
+    # Spark itself writes no single files; the Hadoop that it writes with does.
+    java: Any = spark._jvm  # noqa: SLF001
+    hadoop = java.org.apache.hadoop.fs
+    settings = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    where = hadoop.Path(path)
+    storage = hadoop.FileSystem.newInstance(where.toUri(), settings)
+    storage.setWriteChecksum(False)  # no .crc beside what people open
+    try:
+        file = storage.create(where, may_overwrite)
+        file.write(text.encode())
+        file.close()
+    except Py4JError as error:
+        if "FileAlreadyExistsException" in str(error):
+            raise _exists(path) from None
+        raise
+    finally:
+        storage.close()
+
+
 def written(spark: SparkSession, path: str, *, form: str = PARQUET) -> DataFrame:
     return spark.read.format(form).load(path)
 
 
 def in_a_line(error: PySparkException | Py4JError) -> str:
-    """What went wrong in our own words if they are in there, else in Spark's first ones."""
+    """What went wrong in our own words if they are in there, else in Spark's first ones.
+
+    Those have a condition in brackets, where py4j only says which call it was that failed."""
     text = str(error)
     ours = _OUR_WORDS.findall(text)
     if ours:
         return str(ours[-1])[:LINE_MAX]
+    sparks = _SPARKS_WORDS.search(text)
+    if sparks:
+        return sparks[0].strip()[:LINE_MAX]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:LINE_MAX]

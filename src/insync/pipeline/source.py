@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +41,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from insync.pipeline.blocks import Block, Cluster, Span, blocks, made_anew, spans
+from insync.pipeline.blocks import (
+    Block,
+    Cluster,
+    Contents,
+    Span,
+    another_topic,
+    blocks,
+    contents,
+    topic_id,
+    went_back,
+)
 from insync.pipeline.telemetry_schemas import SOURCE_TABLES
 from insync.rules.refusals import Refusal
 from insync.telemetry.blocks import BadBlock
@@ -49,6 +59,7 @@ from insync.telemetry.collection import read_rows
 from insync.telemetry.schemas import TELEMETRY_TOPIC
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
+BLOCKS_TABLE: Final = "blocks"
 MODES: Final = ("PERMISSIVE", "FAILFAST")
 BLOCKS_PER_TRIGGER: Final = 1_000  # some 4 million rows at most
 READ_TIMEOUT_MS: Final = 30_000
@@ -56,7 +67,9 @@ BLOCKS_PER_BATCH: Final = 16  # of Arrow, in the table `blocks`: each may have m
 
 logger = logging.getLogger(__name__)
 
+Placed = tuple[int, Block]  # with the partition of the topic it lies in
 Offsets = dict[str, int]  # by partition of the topic; keys are strings, as Spark keeps them in JSON
+Position = dict[str, Any]  # the topic's id, and offsets in it: what Spark keeps of a stream
 
 
 class BadOption(Refusal):
@@ -79,25 +92,32 @@ class Asked:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Asked:
-        bootstrap, table = options.get(BOOTSTRAP), options.get("table")
+        bootstrap = options.get(BOOTSTRAP)
         if not bootstrap:
             raise BadOption(f"say which brokers: .option({BOOTSTRAP!r}, 'HOST:PORT,...')")
-        if table not in SOURCE_TABLES:
-            known = ", ".join(SOURCE_TABLES)
-            raise BadOption(f"there is no table {table!r}; option 'table' is one of {known}")
-        mode = options.get("mode", MODES[0]).upper()
-        if mode not in MODES:
-            raise BadOption(f"mode is {mode!r}; it is one of {', '.join(MODES)}")
         return cls(
             cluster=Cluster(
                 bootstrap=bootstrap,
                 patience_ms=_number(options, "readTimeoutMs", READ_TIMEOUT_MS),
             ),
-            table=table,
-            is_strict=mode == "FAILFAST",
+            table=checked_table(options.get("table")),
+            is_strict=fails_fast(options.get("mode", MODES[0])),
             blocks_per_trigger=_number(options, "maxBlocksPerTrigger", BLOCKS_PER_TRIGGER),
             ending_offsets=_offsets(options.get("endingOffsets")),
         )
+
+
+def checked_table(name: str | None) -> str:
+    if name not in SOURCE_TABLES:
+        known = ", ".join(SOURCE_TABLES)
+        raise BadOption(f"there is no table {name!r}; option 'table' is one of {known}")
+    return name
+
+
+def fails_fast(mode: str) -> bool:
+    if mode.upper() not in MODES:
+        raise BadOption(f"mode is {mode.upper()!r}; it is one of {', '.join(MODES)}")
+    return mode.upper() == "FAILFAST"
 
 
 def _number(options: Mapping[str, str], name: str, usual: int) -> int:
@@ -156,43 +176,38 @@ class Rows:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition), "one of ours"
         span, wanted = partition.span, to_arrow_schema(self._schema)
-        found = blocks(self.asked.cluster, span)
-        if self.asked.table == "blocks":
-            tables = _inventory(span, found)
-        else:
-            tables = self._tables(span, found)
-        for table in tables:
+        found = ((span.partition, block) for block in blocks(self.asked.cluster, span))
+        for table in tables_of(self.asked.table, found, is_strict=self.asked.is_strict):
             yield from table.select(wanted.names).cast(wanted).to_batches()
 
-    def _tables(self, span: Span, found: Iterator[Block]) -> Iterator[pa.Table]:
-        seen: set[tuple[int, int, int]] = set()
-        bad = repeated = 0
-        for block in found:
-            if block.label is not None and block.label.table != self.asked.table:
-                continue
-            try:
-                rows = _rows(block)
-            except BadBlock as refusal:
-                bad += 1
-                self._bad(span, block.offset, str(refusal))
-                continue
-            assert block.label is not None, "rows have a label"
-            if block.label.name in seen:
-                repeated += 1
-                continue
-            seen.add(block.label.name)
-            yield rows
-        if bad or repeated:
-            logger.warning(
-                "%s-%d, offsets %d to %d: %d blocks could not be read, %d came twice",
-                TELEMETRY_TOPIC, span.partition, span.start, span.end - 1, bad, repeated,
-            )  # fmt: skip
 
-    def _bad(self, span: Span, offset: int, error: str) -> None:
-        text = f"{TELEMETRY_TOPIC}-{span.partition} offset {offset}: {error}"
-        if self.asked.is_strict:
-            raise BadBlocks(text)
-        logger.warning("%s; skipped", text)
+def tables_of(table: str, found: Iterable[Placed], *, is_strict: bool) -> Iterator[pa.Table]:
+    """One table's rows, or those of `blocks`; what cannot be read is told of, or ends it."""
+    if table == BLOCKS_TABLE:
+        yield from _inventory(found)
+        return
+    seen: set[tuple[int, int, int]] = set()
+    bad = repeated = 0
+    for partition, block in found:
+        if block.label is not None and block.label.table != table:
+            continue
+        try:
+            rows = _rows(block)
+        except BadBlock as refusal:
+            text = f"{TELEMETRY_TOPIC}-{partition} offset {block.offset}: {refusal}"
+            if is_strict:
+                raise BadBlocks(text) from None
+            bad += 1
+            logger.warning("%s; skipped", text)
+            continue
+        assert block.label is not None, "rows have a label"
+        if block.label.name in seen:
+            repeated += 1
+            continue
+        seen.add(block.label.name)
+        yield rows
+    if bad or repeated:
+        logger.warning("%d blocks could not be read, %d came twice", bad, repeated)
 
 
 def _rows(block: Block) -> pa.Table:
@@ -201,11 +216,11 @@ def _rows(block: Block) -> pa.Table:
     return read_rows(block.label, block.data)
 
 
-def _inventory(span: Span, found: Iterator[Block]) -> Iterator[pa.Table]:
-    schema = to_arrow_schema(SOURCE_TABLES["blocks"])
+def _inventory(found: Iterable[Placed]) -> Iterator[pa.Table]:
+    schema = to_arrow_schema(SOURCE_TABLES[BLOCKS_TABLE])
     rows: list[dict[str, Any]] = []
-    for block in found:
-        rows.append(_inventory_row(span, block))
+    for partition, block in found:
+        rows.append(_inventory_row(partition, block))
         if len(rows) == BLOCKS_PER_BATCH:
             yield pa.Table.from_pylist(rows, schema)
             rows = []
@@ -213,8 +228,8 @@ def _inventory(span: Span, found: Iterator[Block]) -> Iterator[pa.Table]:
         yield pa.Table.from_pylist(rows, schema)
 
 
-def _inventory_row(span: Span, block: Block) -> dict[str, Any]:
-    row: dict[str, Any] = {"partition": span.partition, "offset": block.offset}
+def _inventory_row(partition: int, block: Block) -> dict[str, Any]:
+    row: dict[str, Any] = {"partition": partition, "offset": block.offset}
     label = block.label
     if label is not None:
         row |= {
@@ -237,7 +252,7 @@ class BatchReader(Rows, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         ends = self.asked.ending_offsets or {}
-        found = spans(self.asked.cluster)
+        found = contents(self.asked.cluster).spans
         ended = [
             Span(partition=each.partition, start=each.start, end=min(each.end, end))
             for each in found
@@ -250,56 +265,81 @@ class BatchReader(Rows, DataSourceReader):
 
 
 class StreamReader(Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are per partition of the topic; a checkpoint holds them, so a restart goes on."""
+    """Offsets are per partition of the topic; a checkpoint holds them, so a restart goes on.
+
+    It holds the topic's id, too: the same offsets of a topic that was made anew are other blocks.
+    """
 
     def __init__(self, asked: Asked, schema: StructType) -> None:
         super().__init__(asked, schema)
-        self._target: Offsets | None = None  # where `availableNow` ends
+        self._target: Contents | None = None  # where `availableNow` ends
         self._behind_since_s: float | None = None
 
-    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
-        return {str(each.partition): each.start for each in spans(self.asked.cluster)}
+    def initialOffset(self) -> Position:  # noqa: N802 - Spark's
+        now = self._now()
+        return _position(now, {str(each.partition): each.start for each in now.spans})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         return ReadMaxRows(self.asked.blocks_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        self._target = self._ends()
+        self._target = self._now()
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
-        ends = self._ends() if self._target is None else self._target
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802 - Spark's
+        now = self._target or self._now()
+        _check_topic(start, now.topic_id)
+        began, ends = start["offsets"], _ends(now)
         # A partition that was added since begins at its beginning; an end never lies before.
-        begun = {name: start.get(name, 0) for name in {**start, **ends}}
+        begun = {name: began.get(name, 0) for name in {**began, **ends}}
         self._check_ends(begun, ends)
         ahead = {name: max(0, ends.get(name, 0) - at) for name, at in begun.items()}
         if isinstance(limit, ReadAllAvailable):
-            return {name: at + ahead[name] for name, at in begun.items()}
+            return _position(now, {name: at + ahead[name] for name, at in begun.items()})
         assert isinstance(limit, ReadMaxRows), "the limit is the one we asked for"
         taken = shared(ahead, limit.max_rows)
-        return {name: at + taken[name] for name, at in begun.items()}
+        return _position(now, {name: at + taken[name] for name, at in begun.items()})
 
-    def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's
-        return self._ends()
+    def reportLatestOffset(self) -> Position:  # noqa: N802 - Spark's
+        now = self._now()
+        return _position(now, _ends(now))
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+    def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
+        # A batch that was cut off is planned again before anything else is asked.
+        _check_topic(end, topic_id(self.asked.cluster))
+        began = start["offsets"]
         found = [
-            Span(partition=int(name), start=start.get(name, 0), end=at) for name, at in end.items()
+            Span(partition=int(name), start=began.get(name, 0), end=at)
+            for name, at in end["offsets"].items()
         ]
         return [SpanPartition(each) for each in found if each.start < each.end]
 
     def _check_ends(self, begun: Offsets, ends: Offsets) -> None:
-        """An end that went back for long is another topic's; after an unclean election it may."""
+        """An end may go back for a moment; for long, or where this run ends, blocks were lost."""
         behind = [name for name, at in begun.items() if at > ends.get(name, 0)]
         if not behind:
             self._behind_since_s = None
             return
         now_s = time.monotonic()
         self._behind_since_s = self._behind_since_s or now_s
-        if now_s > self._behind_since_s + self.asked.cluster.patience_ms / 1_000:
-            raise made_anew(int(behind[0]), ends.get(behind[0], 0), begun[behind[0]])
+        is_for_long = now_s > self._behind_since_s + self.asked.cluster.patience_ms / 1_000
+        if is_for_long or self._target is not None:
+            raise went_back(int(behind[0]), ends.get(behind[0], 0), begun[behind[0]])
 
-    def _ends(self) -> Offsets:
-        return {str(each.partition): each.end for each in spans(self.asked.cluster)}
+    def _now(self) -> Contents:
+        return contents(self.asked.cluster)
+
+
+def _position(topic: Contents, offsets: Offsets) -> Position:
+    return {"topic_id": topic.topic_id, "offsets": offsets}
+
+
+def _ends(topic: Contents) -> Offsets:
+    return {str(each.partition): each.end for each in topic.spans}
+
+
+def _check_topic(former: Position, now_id: str) -> None:
+    if former.get("topic_id") != now_id:
+        raise another_topic(now_id, former.get("topic_id"))
 
 
 def shared(wanted: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -12,7 +12,12 @@ late. `OUT/bad_blocks` has a row for every block that could not be read.
 `OUT/lag` is told once, up to a watermark: the latest time in `fetches` less what rows of either
 table may be late (`late_ms`), cut to whole buckets. `OUT/batches` states it, as the end of `lag`.
 A row that comes later still is in its own table, is counted there as `late`, and is not in `lag`.
-A lag is followed back `history_ms`: beyond that it is told as at least so much.
+A lag is followed back `history_ms`: beyond that it is told as at least so much. Who has been silent
+for longer is still known by its last fetch, and what it lacks by the last append: they are kept in
+`OUT/last_fetches` and `OUT/last_appends`.
+
+`OUT/stream` says which checkpoint the tables belong to. With another one, or none, the topic would
+be read from elsewhere: rows would come twice, or never.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,7 +38,7 @@ from insync.pipeline.job import kept
 from insync.pipeline.source import BOOTSTRAP, TelemetrySource
 from insync.pipeline.tables import ONE_ROW_EACH, decoded
 from insync.pipeline.telemetry_schemas import TELEMETRY
-from insync.telemetry.schemas import APPENDS, FETCHES
+from insync.telemetry.schemas import APPENDS, FETCHES, ISR, OK
 
 CHECKPOINT: Final = "_checkpoint"
 BATCHES: Final = StructType(
@@ -45,8 +51,19 @@ BATCHES: Final = StructType(
         StructField("at_ms_max", LongType()),  # of `lag`: the watermark
     ]
 )
+WRITER: Final = StructType(
+    [
+        StructField("checkpoint", StringType()),  # the id that Spark gave it
+        StructField("bucket_ms", LongType()),
+        StructField("history_ms", LongType()),
+    ]
+)
 LAG: Final = "lag"
 NUMBERED: Final = (FETCHES.name, APPENDS.name)
+LAST_OF_EACH: Final = {
+    FETCHES.name: ("topic", "partition", "follower"),
+    APPENDS.name: ("topic", "partition"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +93,12 @@ class LagAsked:
 class Appender:
     """What is done with each batch of blocks."""
 
-    def __init__(self, spark: SparkSession, out: str, asked: LagAsked) -> None:
+    def __init__(self, spark: SparkSession, out: str, checkpoint: str, asked: LagAsked) -> None:
         self._spark = spark
         self._out = out
+        self._checkpoint = checkpoint
         self._asked = asked
+        self._is_begun = self._check_writer()
         self.batches: dict[int, list[Written]] = {}
         self.problems = 0  # since this start
         known = read_if_there(spark, f"{out}/batches")
@@ -105,7 +124,47 @@ class Appender:
             "lag_until_ms": self._watermark(before=max(self.batches, default=0) + 1),
         }
 
+    def _check_writer(self) -> bool:
+        """Whether these tables were begun, by the stream that is to go on with them."""
+        known = read_if_there(self._spark, f"{self._out}/stream")
+        if known is None:
+            tables = (read_if_there(self._spark, f"{self._out}/{name}") for name in TELEMETRY)
+            if any(table is not None for table in tables):
+                raise BadSource(
+                    f"{self._out} has tables that no stream wrote; choose another folder"
+                )
+            return False
+        (writer,) = known.collect()
+        if writer["checkpoint"] != _checkpoint_id(self._spark, self._checkpoint):
+            raise BadSource(
+                f"{self._out} was written by a stream whose checkpoint is not {self._checkpoint}: "
+                "go on with that one, or choose another folder"
+            )
+        for name in ("bucket_ms", "history_ms"):
+            asked = getattr(self._asked, name)
+            if writer[name] != asked:
+                raise BadSource(
+                    f"the lag in {self._out} was told with a {name} of {writer[name]}, not "
+                    f"{asked}: go on with that, or choose another folder"
+                )
+        return True
+
+    def _begin(self, number: int) -> None:
+        """Before any table: a batch that is cut off is run again by the same stream."""
+        if number > 0:
+            raise BadSource(
+                f"{self._checkpoint} is at batch {number}, and {self._out} has none before: it "
+                "belongs to another folder"
+            )
+        own = _checkpoint_id(self._spark, self._checkpoint)
+        row = (own, self._asked.bucket_ms, self._asked.history_ms)
+        writer = self._spark.createDataFrame([row], WRITER).coalesce(1)
+        output.write(writer, f"{self._out}/stream", may_overwrite=True)
+        self._is_begun = True
+
     def __call__(self, blocks: DataFrame, number: int) -> None:
+        if not self._is_begun:
+            self._begin(number)
         with kept(blocks):
             counts = blocks.groupBy("table", F.col("error").isNotNull().alias("is_bad")).count()
             found = {(row["table"], row["is_bad"]): row["count"] for row in counts.collect()}
@@ -157,14 +216,18 @@ class Appender:
 
     def _watermark(self, *, before: int) -> int | None:
         """Up to when lag was told by the batches before this one."""
-        told = [
-            part.at_ms_max
+        told = self._lag_told(before=before)
+        return max((until_ms for _, _, until_ms in told), default=None)
+
+    def _lag_told(self, *, before: int) -> list[tuple[int, int, int]]:
+        """By which batch, from when and until when."""
+        return [
+            (number, part.at_ms_min, part.at_ms_max)
             for number, parts in self.batches.items()
             if number < before
             for part in parts
-            if part.table == LAG and part.at_ms_max is not None
+            if part.table == LAG and part.at_ms_min is not None and part.at_ms_max is not None
         ]
-        return max(told, default=None)
 
     def _tell_lag(self, number: int) -> list[Written]:
         """Every bucket that ends at or before the watermark and was not told yet."""
@@ -189,10 +252,10 @@ class Appender:
             return []
         from insync.pipeline.lag_table import lag  # noqa: PLC0415 - brings numba
 
-        since_ms = from_ms - self._asked.history_ms
-        fetches, appends = (self._since(name, since_ms, number) for name in NUMBERED)
+        fetches, appends = (self._history(name, from_ms, number) for name in NUMBERED)
         at_ms = F.col("bucket_at_ms")
-        rows = lag(fetches, appends, bucket_ms=bucket_ms).where(
+        # Who was moved away stays away, however long ago that was.
+        rows = lag(fetches, appends, self._since(ISR.name, 0, number), bucket_ms=bucket_ms).where(
             (at_ms >= from_ms) & (at_ms < until_ms)
         )
         path = self._path(LAG, number)
@@ -204,6 +267,25 @@ class Appender:
             )
         ]
 
+    def _history(self, name: str, from_ms: int, number: int) -> DataFrame:
+        """What `history_ms` before then and since tells of everybody: rows, and the last one before
+        of who has none there, as if it had come when history begins."""
+        since_ms = from_ms - self._asked.history_ms
+        told = self._lag_told(before=number)
+        former, former_from_ms, _ = max(told, default=(None, from_ms, from_ms))
+        rows = self._since(name, former_from_ms - self._asked.history_ms, number)
+        is_before = F.col("at_ms") < since_ms
+        left = rows.where(is_before)
+        if former is not None:
+            left = left.unionByName(self._read(name, [self._path(f"last_{name}", former)]))
+        path = self._path(f"last_{name}", number)
+        output.write(_last(left, name).coalesce(1), path, may_overwrite=True)
+        last = self._read(name, [path]).withColumn("at_ms", F.lit(since_ms))
+        if name == FETCHES.name:
+            ended_ms = F.greatest("last_at_ms", F.lit(since_ms))
+            last = last.withColumns({"read_ms": F.lit(0).cast("long"), "last_at_ms": ended_ms})
+        return rows.where(~is_before).unionByName(last)
+
     def _since(self, name: str, since_ms: int, number: int) -> DataFrame:
         paths = [
             self._path(name, each)
@@ -212,9 +294,12 @@ class Appender:
             for part in parts
             if part.table == name and (part.at_ms_max or 0) >= since_ms
         ]
-        read = self._spark.read.schema(TELEMETRY[name])
-        rows = read.parquet(*paths) if paths else self._spark.createDataFrame([], TELEMETRY[name])
-        return rows.where(F.col("at_ms") >= since_ms)
+        return self._read(name, paths).where(F.col("at_ms") >= since_ms)
+
+    def _read(self, name: str, paths: list[str]) -> DataFrame:
+        if not paths:
+            return self._spark.createDataFrame([], TELEMETRY[name])
+        return self._spark.read.schema(TELEMETRY[name]).parquet(*paths)
 
     def _new(self, rows: DataFrame, name: str, earlier: Iterable[int]) -> DataFrame:
         paths = [self._path(name, each) for each in sorted(earlier)]
@@ -222,7 +307,7 @@ class Appender:
         once = rows.dropDuplicates(keys)
         if not paths:
             return once
-        known = self._spark.read.schema(TELEMETRY[name]).parquet(*paths).select(*keys).distinct()
+        known = self._read(name, paths).select(*keys).distinct()
         is_known = [rows[key].eqNullSafe(known[key]) for key in keys]
         return once.join(known, on=is_known, how="left_anti")
 
@@ -238,6 +323,25 @@ def _extent(rows: DataFrame) -> tuple[int, int | None, int | None]:
     return count, first_ms, last_ms
 
 
+def _last(rows: DataFrame, name: str) -> DataFrame:
+    """The row that each was last known by; of fetches, those that succeeded."""
+    if name == FETCHES.name:
+        rows = rows.where(F.coalesce("outcome", F.lit(OK)) == OK)
+    latest = F.max_by(F.struct(*rows.columns), F.struct("leader_epoch", "at_ms", "seq"))
+    return rows.groupBy(*LAST_OF_EACH[name]).agg(latest.alias("row")).select("row.*")
+
+
+def _checkpoint_id(spark: SparkSession, checkpoint: str) -> str | None:
+    """Spark gives every checkpoint one, before its first batch; None: there is no checkpoint."""
+    try:
+        row = spark.read.schema("id string").json(f"{checkpoint}/metadata").first()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return None
+    return None if row is None else row["id"]
+
+
 def start(
     spark: SparkSession,
     *,
@@ -251,12 +355,9 @@ def start(
     """Append to the tables under `out` from where the checkpoint says; without `every_s`, only
     what is there now."""
     checkpoint = checkpoint or f"{out}/{CHECKPOINT}"
-    is_new = read_if_there(spark, f"{out}/batches") is None
-    if is_new and read_if_there(spark, f"{out}/fetches") is not None:
-        raise BadSource(f"{out} has tables that no stream wrote; choose another folder")
+    appender = Appender(spark, out, checkpoint, lag or LagAsked())
     read: Any = spark.readStream.format(TelemetrySource.name()).option(BOOTSTRAP, bootstrap)
     blocks = read.options(**(options or {})).option("table", "blocks").load()
-    appender = Appender(spark, out, lag or LagAsked())
     writer = blocks.writeStream.foreachBatch(appender).option("checkpointLocation", checkpoint)
     timed = (
         writer.trigger(availableNow=True)
