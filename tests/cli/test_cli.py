@@ -120,6 +120,7 @@ def test_the_demo_checks_every_statement_and_loses_nothing() -> None:
     assert "across the death of their leader, 0 lost" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_the_demo_for_scripts() -> None:
     done = subprocess.run(

@@ -50,14 +50,34 @@ Policies = Annotated[
     str | None, typer.Option("--policies", metavar="NAME,...", help="In-sync rules; usually all.")
 ]
 LagTimes = Annotated[
-    str | None, typer.Option("--lag-time-max-ms", metavar="MS,...", help="Limits to try.")
+    str | None,
+    typer.Option(
+        "--lag-time-max-ms",
+        metavar="MS,...",
+        help="Limits to try; usually 1 s to 60 s, and those that were in force.",
+    ),
 ]
 LagMessages = Annotated[
     str | None,
     typer.Option("--lag-max-messages", metavar="N,...", help="Limits of the policy messages."),
 ]
 MinIsr = Annotated[
-    int | None, typer.Option("--min-insync-replicas", metavar="N", min=1, help="As topics ask.")
+    int | None,
+    typer.Option(
+        "--min-insync-replicas",
+        metavar="N",
+        min=1,
+        help="For all topics; usually the largest that was recorded, else 1.",
+    ),
+]
+FetchWait = Annotated[
+    int | None,
+    typer.Option(
+        "--fetch-wait-max-ms",
+        metavar="MS",
+        min=0,
+        help="How long a fetch may wait; usually the longest that was recorded, else 500.",
+    ),
 ]
 HalfPeriod = Annotated[
     bool,
@@ -75,7 +95,6 @@ Factor = Annotated[
     int | None, typer.Option("--replication-factor", metavar="N", min=1, help="Of what is moved.")
 ]
 LOOK_EVERY_S = 0.2
-SHOWN_MAX = 20  # rows of a table on the terminal
 
 app = typer.Typer(help="Recorded telemetry as tables, on Spark.")
 
@@ -150,6 +169,7 @@ def what_if(
     lag_time_max_ms: LagTimes = None,
     lag_max_messages: LagMessages = None,
     min_insync_replicas: MinIsr = None,
+    fetch_wait_max_ms: FetchWait = None,
     half_period_check: HalfPeriod = False,
     master: Master = None,
     conf: Conf = None,
@@ -165,6 +185,7 @@ def what_if(
         lag_time_max_ms,
         lag_max_messages,
         min_insync_replicas,
+        fetch_wait_max_ms,
         with_half_period=half_period_check,
     )
     return _steps(wanted, {"what_if": options, "recommendation": {}})
@@ -218,6 +239,7 @@ def report(
     lag_time_max_ms: LagTimes = None,
     lag_max_messages: LagMessages = None,
     min_insync_replicas: MinIsr = None,
+    fetch_wait_max_ms: FetchWait = None,
     half_period_check: HalfPeriod = False,
     network: Network = None,
     replication_factor: Factor = None,
@@ -236,6 +258,7 @@ def report(
         lag_time_max_ms,
         lag_max_messages,
         min_insync_replicas,
+        fetch_wait_max_ms,
         with_half_period=half_period_check,
     )
     limits = given(network_bytes_per_s=network, replication_factor=replication_factor)
@@ -356,13 +379,14 @@ def _steps(
         done = run(spark, job, steps, optional=optional, say=say)
         if with_report:
             say("drawing the report")
-            draw(job, done)
+            draw(spark, job, done)
         return done
 
-    return _run(wanted, work, (*steps, *(["report.html"] if with_report else [])))
+    writes = (*steps, *(["report.html"] if with_report else []))
+    return _run(wanted, work, writes, shows=steps)
 
 
-def _run(wanted: Wanted, work: Work, writes: Iterable[str]) -> Answer:
+def _run(wanted: Wanted, work: Work, writes: Iterable[str], shows: Iterable[str] = ()) -> Answer:
     """Refuse what can be refused at once, start Spark, work, and show what came of it."""
     from insync.pipeline.session import check_packages  # noqa: PLC0415
 
@@ -374,12 +398,14 @@ def _run(wanted: Wanted, work: Work, writes: Iterable[str]) -> Answer:
     with _spark(wanted.master, wanted.conf, wanted.spark_log) as (spark, say):
         done = work(spark, job, say)
         say("summing up")
-        view = "" if wanted.as_json else _view(job, done)
+        summary = _summary(done, shows)
     data: dict[str, Any] = {"out": job.out, "rows": done.rows, "notes": done.notes}
+    data["summary"] = summary
     if done.findings is not None:
         data["source"] = done.findings.as_dict()
     if done.report is not None:
         data["report"] = done.report
+    view = "" if wanted.as_json else _view(job, done, summary)
     return Answer(data=data, view=view, as_json=wanted.as_json)
 
 
@@ -413,6 +439,7 @@ def what_if_options(
     times: str | None,
     messages: str | None,
     minimum: int | None,
+    fetch_wait_ms: int | None,
     *,
     with_half_period: bool,
 ) -> dict[str, Any]:
@@ -421,6 +448,7 @@ def what_if_options(
         lag_time_max_ms=_numbers("--lag-time-max-ms", times),
         lag_max_messages=_numbers("--lag-max-messages", messages),
         min_insync_replicas=minimum,
+        fetch_wait_max_ms=fetch_wait_ms,
         half_period_check=(False, True) if with_half_period else None,
     )
 
@@ -472,28 +500,39 @@ def _settings(given: list[str]) -> dict[str, str]:
     return settings
 
 
-def _view(job: Job, done: Done) -> RenderableType:
-    from rich.console import Group  # noqa: PLC0415 - scripts that ask for JSON need none
-    from rich.table import Table  # noqa: PLC0415
+def _summary(done: Done, steps: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    from insync.pipeline.steps import STEPS  # noqa: PLC0415
 
+    shown = {name: STEPS[name].summary for name in steps if name in done.results}
+    return {
+        name: summary.rows(done.results[name])
+        for name, summary in shown.items()
+        if summary is not None
+    }
+
+
+def _view(job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]]) -> RenderableType:
+    from rich.console import Group  # noqa: PLC0415 - scripts that ask for JSON need none
+    from rich.text import Text  # noqa: PLC0415
+
+    from insync.cli.sheet import Sheet, line  # noqa: PLC0415
+    from insync.pipeline.report.page import in_a_sentence  # noqa: PLC0415
     from insync.pipeline.steps import STEPS  # noqa: PLC0415
 
     parts: list[RenderableType] = []
-    for name, step in STEPS.items():
-        if name not in done.results or name == "problems":  # which are among the notes
-            continue
-        rows = step.summary(done.results[name])
-        table = Table(title=name, title_justify="left", box=None)
-        for column in rows.columns:
-            table.add_column(column)
-        for row in rows.limit(SHOWN_MAX).collect():
-            table.add_row(*("" if value is None else str(value) for value in row))
-        if done.rows[name] > table.row_count:
-            table.caption = f"{table.row_count} of {done.rows[name]} rows"
-        parts.append(table)
-    counts = Table(box=None, show_header=False)
-    for name, count in done.rows.items():
-        counts.add_row(f"{job.out}/{name}", f"{count} rows")
+    for name, rows in summary.items():
+        shown = STEPS[name].summary
+        assert shown is not None, "it has rows"
+        part = "" if len(rows) == done.rows[name] else f" of {done.rows[name]}"
+        noun = "row" if done.rows[name] == 1 else "rows"
+        caption = f"{len(rows)}{part} {noun}: {shown.words}"
+        parts += [Sheet(name, shown.columns, rows, caption), ""]
+    parts += [
+        Text(in_a_sentence(row), style="bold")
+        for row in summary.get("recommendation", ())
+        if row["is_headline"]
+    ]
+    parts += [line(f"{count:>9} rows  {job.out}/{name}") for name, count in done.rows.items()]
     if done.report is not None:
-        counts.add_row(done.report, "the report")
-    return Group(*parts, counts, *(f"note: {note}" for note in done.notes))
+        parts.append(line(f"   report  {done.report}"))
+    return Group(*parts, *(line(f"note: {note}") for note in done.notes))

@@ -33,15 +33,29 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The part of a table that its command shows."""
+
+    columns: tuple[str, ...]  # what matters most first: not every terminal has room for all
+    words: str  # which rows these are, and which of them come first
+    first: tuple[str, ...] = ()  # expressions of SQL: what is largest in them comes first
+    then: tuple[str, ...]  # columns that order the rest, from the smallest
+    where: str = "true"
+    rows_max: int | None = 20
+
+    def rows(self, table: DataFrame) -> list[dict[str, Any]]:
+        first = (F.expr(each).desc_nulls_last() for each in self.first)
+        shown = table.where(self.where).orderBy(*first, *self.then).select(*self.columns)
+        if self.rows_max is not None:
+            shown = shown.limit(self.rows_max)
+        return [row.asDict() for row in shown.collect()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     make: Callable[[Inputs, Options], DataFrame]
     needs: tuple[str, ...] = ()  # telemetry that must have rows
-    shows: tuple[str, ...] = ()  # columns of the summary on the terminal; usually all
-    where: str = "true"  # rows of the summary
-
-    def summary(self, rows: DataFrame) -> DataFrame:
-        shown = rows.where(self.where)
-        return shown.select(*self.shows) if self.shows else shown
+    summary: Summary | None = None  # None: a job's notes tell of it
 
 
 def _problems(inputs: Inputs, _: Options) -> DataFrame:
@@ -57,7 +71,8 @@ def _lag(inputs: Inputs, options: Options) -> DataFrame:
 
     if is_exported(inputs.folder):
         return lag_exported(inputs.spark, inputs.folder, **options)
-    return lag(inputs.telemetry["fetches"], inputs.telemetry["appends"], **options)
+    told = inputs.telemetry
+    return lag(told["fetches"], told["appends"], told.get("isr"), **options)
 
 
 def _episodes(inputs: Inputs, _: Options) -> DataFrame:
@@ -70,9 +85,10 @@ def _episodes(inputs: Inputs, _: Options) -> DataFrame:
 
 def _what_if(inputs: Inputs, options: Options) -> DataFrame:
     from insync.pipeline.scenarios import Asked  # noqa: PLC0415
+    from insync.pipeline.settings_then import as_recorded  # noqa: PLC0415
     from insync.pipeline.what_if_table import what_if, what_if_exported  # noqa: PLC0415
 
-    asked = Asked(**options)
+    asked = Asked(**{**as_recorded(inputs.telemetry["configs"]), **options})
     if is_exported(inputs.folder):
         return what_if_exported(inputs.spark, inputs.folder, asked=asked)
     return what_if(**inputs.recorded("fetches", "appends", "isr", "stalls"), asked=asked)
@@ -122,28 +138,89 @@ def is_exported(folder: str) -> bool:
     return any(_EXPORTED_FILE.fullmatch(path.name) for path in Path(folder, "fetches").glob("*"))
 
 
+_REPLICA: Final = ("topic", "partition", "follower")
+
 STEPS: Final[dict[str, Step]] = {
     "problems": Step(make=_problems),
-    "lag": Step(make=_lag, needs=("fetches",)),
+    "lag": Step(
+        make=_lag,
+        needs=("fetches", "appends"),
+        summary=Summary(
+            columns=(
+                *_REPLICA, "bucket_at_ms", "lag_ms_max", "lag_messages_max", "lag_bytes_max",
+                "lag_ms_p99", "lag_ms_p50",
+            ),
+            words="the longest lag first",
+            first=("lag_ms_max", "lag_messages_max"),
+            then=(*_REPLICA, "bucket_at_ms"),
+        ),
+    ),
     "episodes": Step(
         make=_episodes,
         needs=("fetches",),
-        shows=("topic", "partition", "follower", "cause", "ending", "out_ms", "reason"),
+        summary=Summary(
+            columns=(*_REPLICA, "cause", "ending", "out_ms", "left_at_ms", "reason"),
+            words="who is still out first, then the longest",
+            first=("ending = 'open'", "out_ms"),
+            then=(*_REPLICA, "left_at_ms"),
+        ),
     ),
     "what_if": Step(
         make=_what_if,
-        needs=("fetches",),
-        shows=(
-            "policy", "lag_time_max_ms", "lag_max_messages", "half_period_check", "shrinks",
-            "flaps", "false_evictions", "missed", "detection_ms_p99", "under_min_isr_ms",
-            "watermark_stall_ms",
+        needs=("fetches", "appends"),
+        summary=Summary(
+            columns=(
+                "policy", "lag_time_max_ms", "lag_max_messages", "half_period_check",
+                "below_resolution", "false_evictions", "flaps", "missed", "detection_ms_p99",
+                "under_min_isr_ms", "watermark_stall_ms", "shrinks",
+            ),
+            words="over all partitions; the others are of single topics and partitions",
+            then=("policy", "lag_max_messages", "half_period_check", "lag_time_max_ms"),
+            where="level = 'all'",
+            rows_max=None,  # which has one per scenario
         ),
-        where="level = 'all'",
     ),
     "recommendation": Step(
         make=_recommendation,
-        shows=("policy", "lag_max_messages", "half_period_check", "lag_time_max_ms", "reason"),
+        summary=Summary(
+            columns=(
+                "is_headline", "policy", "lag_time_max_ms", "lag_max_messages",
+                "half_period_check", "detection_ms_p99", "watermark_stall_ms", "under_min_isr_ms",
+                "running_detection_ms_p99", "running_watermark_stall_ms",
+                "running_under_min_isr_ms", "reason",
+            ),
+            words="the headline first; without a limit: none of those asked would do",
+            first=("is_headline", "lag_time_max_ms IS NOT NULL"),
+            then=("lag_time_max_ms", "policy", "lag_max_messages", "half_period_check"),
+            rows_max=None,
+        ),
     ),
-    "throttle": Step(make=_throttle, needs=("throttle",)),
-    "health": Step(make=_health, needs=("fetches",)),
+    "throttle": Step(
+        make=_throttle,
+        needs=("throttle",),
+        summary=Summary(
+            columns=(
+                "broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verdict", "progress",
+                "estimated_ms", "real_ms", "began_at_ms", "seconds", "headroom_bytes_per_s",
+                "safe_above_bytes_per_s", "safe_below_bytes_per_s",
+            ),
+            words="what is stuck or cannot finish first, then who was held back longest",
+            first=(
+                "progress <=> 'stuck'",
+                "verdict <=> 'cannot-finish' AND NOT progress <=> 'done'",
+                "held_back_s",
+            ),
+            then=("broker", "side", "began_at_ms"),
+        ),
+    ),
+    "health": Step(
+        make=_health,
+        needs=("fetches",),
+        summary=Summary(
+            columns=("word", "level", "name", "reason"),
+            words="the worst first",
+            first=("word = 'act'", "word = 'look'", "out_ms"),
+            then=("level", "name"),
+        ),
+    ),
 }  # fmt: skip

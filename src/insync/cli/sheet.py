@@ -1,0 +1,112 @@
+"""Rows of a table on a terminal of any width: what is there is whole, and what is not is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+GAP: Final = 2
+PROSE_WIDTH_MIN: Final = 24  # sentences are folded, but not into a ladder of words
+NAME_WIDTH_MAX: Final = 40  # a topic's may have 249 characters
+SECOND_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    heading: str
+    cells: Sequence[str]
+    is_number: bool
+
+    @property
+    def widest(self) -> int:
+        words = self.heading.split()
+        return max(map(cell_len, (*words, *self.cells)))
+
+    @property
+    def least(self) -> int:
+        """Below this it would rather not be there."""
+        is_prose = any(" " in cell for cell in self.cells)
+        return min(self.widest, PROSE_WIDTH_MIN if is_prose else NAME_WIDTH_MAX)
+
+
+class Sheet:
+    """Columns in the order of their weight: those for which there is no room go, and are named."""
+
+    def __init__(
+        self, title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], words: str
+    ) -> None:
+        self._title, self._words, self._count = title, words, len(rows)
+        every = [_column(name, [row[name] for row in rows]) for name in columns]
+        self._columns = [column for column in every if any(column.cells)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(_fitting(self._columns, options.max_width))
+        yield line(self._title, "bold")
+        if shown:
+            yield self._table(shown, options.max_width)
+        names = [column.heading for column in self._columns if column not in shown]
+        lacking = f"; no room for {', '.join(names)}" if names else ""
+        yield Text(f"{self._words}{lacking}", style="dim italic")
+
+    def _table(self, columns: Sequence[Column], width: int) -> Table:
+        spare = width - sum(column.least + GAP for column in columns) + GAP
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        for column in columns:
+            more = min(max(spare, 0), column.widest - column.least)
+            spare -= more
+            table.add_column(
+                Text(column.heading),
+                width=column.least + more,
+                justify="right" if column.is_number else "left",
+                overflow="fold",
+            )
+        for at in range(self._count):
+            table.add_row(*(Text(column.cells[at]) for column in columns))
+        return table
+
+
+def line(words: str, style: str = "") -> Text:
+    """Text as it is: brackets are no markup. A terminal folds it, and a pipe does not."""
+    return Text(words, style=style, no_wrap=True, overflow="ignore")
+
+
+def _fitting(columns: Sequence[Column], width: int) -> Iterator[Column]:
+    room = width + GAP
+    for column in columns:
+        if column.least + GAP <= room or column is columns[0]:
+            room -= column.least + GAP
+            yield column
+
+
+def _column(name: str, values: Sequence[Any]) -> Column:
+    is_time = name.endswith("_at_ms")
+    heading = f"{name.removesuffix('_ms')} UTC" if is_time else name
+    return Column(
+        heading.replace("_", " "),
+        [_time(value) if is_time and value is not None else _text(value) for value in values],
+        is_number=any(isinstance(value, int | float) for value in values),
+    )
+
+
+def _time(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms // SECOND_MS, UTC):%FT%T}"
+
+
+def _text(value: object) -> str:
+    """What is not, or not known, is empty: a column in which nothing is needs no room."""
+    match value:
+        case None | False:
+            return ""
+        case True:
+            return "yes"
+        case float():
+            return f"{value:.2f}"
+        case _:
+            return str(value)

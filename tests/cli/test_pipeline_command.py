@@ -1,0 +1,179 @@
+"""The pipeline's commands on one record, from a broker and as it was exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from exported_tables import SILENT, STEP_MS, record
+from frames import as_frames
+from pyspark.sql import SparkSession
+from telemetry_topic import SETTINGS, Row, Topic
+
+from insync.cli.main import main
+from insync.pipeline.settings_then import as_recorded
+from insync.telemetry.schemas import TABLES
+from insync.testing.cluster import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.process]
+
+RUNNING_MS = 7_000
+# By caught-up, from its last fetch and the limit on to its next fetch.
+OUT_MS = (SILENT.stop - SILENT.start + 1) * STEP_MS - RUNNING_MS - 1
+Run = Callable[..., str]
+
+
+def config(scope: str, name: str, value: object) -> Row:
+    return {"at_ms": 1_000_000, "scope": scope, "name": name, "value": str(value)}
+
+
+def second(broker: int, at_s: int, **others: int) -> Row:
+    usual = {"at_ms": 1_000_000 + 1_000 * at_s, "broker": broker, "side": "leader"}
+    usual |= {"limit_bytes_per_s": 1_000_000, "bytes": 900_000, "exempt_bytes": 0}
+    usual |= {"held_back_partitions": 0, "replica_lag_bytes": 0, "bytes_in": 100}
+    return usual | others
+
+
+def recorded() -> dict[str, list[Row]]:
+    tables = record()
+    tables["configs"] = [
+        config("broker:1", "replica.lag.time.max.ms", RUNNING_MS),
+        config("broker:1", "replica.fetch.wait.max.ms", 600),
+        config("broker:1", "min.insync.replicas", 1),
+        config("broker:1/topic:orders", "min.insync.replicas", 3),
+    ]
+    # Broker 2 has more to take in than its limit lets out, and does not end.
+    stuck = {"bytes_in": 2_000_000, "replica_lag_bytes": 5_000_000}
+    tables["throttle"] = [second(1, at, held_back_partitions=1) for at in range(3)]
+    tables["throttle"] += [second(2, at, **stuck) for at in range(10, 13)]
+    return tables
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """What it tells of is what the test wrote: a broker's own record would go on meanwhile."""
+    with Cluster(brokers=1, settings=SETTINGS) as started:
+        topic = Topic(started)
+        for name, rows in recorded().items():
+            if rows:
+                topic.block(0, name, rows)
+        yield started
+
+
+@pytest.fixture
+def insync(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """A command, on the session that all tests share."""
+
+    @contextmanager
+    def shared(**_: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr("insync.pipeline.session.session", shared)
+
+    def run(*arguments: object) -> str:
+        code = main([str(each) for each in arguments])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return printed.out
+
+    return run
+
+
+def rows(folder: Path) -> list[str]:
+    return sorted(map(str, pq.read_table(folder).to_pylist()))
+
+
+@pytest.mark.long
+def test_a_broker_and_its_export_tell_the_same(
+    insync: Run, cluster: Cluster, tmp_path: Path
+) -> None:
+    source = ("--source", cluster.bootstrap, "--out")
+    exported, told, alone = tmp_path / "exported", tmp_path / "told", tmp_path / "alone"
+    insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out", exported)
+    raw = json.loads(insync("pipeline", "raw", *source, tmp_path / "raw", "--json"))
+    assert raw["rows"] == {name: len(each) for name, each in recorded().items()}
+    for name in TABLES:
+        assert rows(tmp_path / "raw" / name) == rows(exported / name)
+
+    page = insync("pipeline", "report", *source, told)
+    assert "<html" in (told / "report.html").read_text()
+    assert f"{told}/report.html" in page
+    # Eight limits and the one in force, by five policies; and so for the topic and the partition.
+    assert "45 of 135 rows: over all partitions" in page
+    assert "…" not in page
+    lines = page[page.index("what_if") : page.index("recommendation")].splitlines()
+    for policy in ("messages", "lag-begin", "caught-up", "true-lag", "pending-reads"):
+        assert sum(line.startswith(policy) for line in lines) == 9
+
+    of_export = ("--source", exported, "--out", alone, "--json")
+    summary: dict[str, list[dict[str, Any]]] = {}
+    for name in ("lag", "throttle", "what-if"):
+        summary |= json.loads(insync("pipeline", name, *of_export, "--overwrite"))["summary"]
+    daily = json.loads(insync("pipeline", "health", *of_export, "--overwrite"))
+    summary |= daily["summary"]
+    for name in summary:
+        assert rows(told / name) == rows(alone / name), name
+        assert len(rows(told / name)) >= len(summary[name]) > 0
+    _is_worst_first(summary)
+    _is_as_recorded(summary)
+
+
+def _is_worst_first(summary: dict[str, list[dict[str, Any]]]) -> None:
+    lags = [row["lag_ms_max"] for row in summary["lag"]]
+    assert lags == sorted(lags, reverse=True)
+    assert [(row["broker"], row["verdict"]) for row in summary["throttle"]] == [
+        (2, "cannot-finish"),
+        (1, "above-inbound"),
+    ]
+    words = [row["word"] for row in summary["health"]]
+    assert words == sorted(words, key=["act", "look", "fine"].index)
+    assert words[0] == "act"
+
+
+def _is_as_recorded(summary: dict[str, list[dict[str, Any]]]) -> None:
+    found = {(row["policy"], row["lag_time_max_ms"]): row for row in summary["what_if"]}
+    assert found["caught-up", RUNNING_MS]["under_min_isr_ms"] == OUT_MS
+    below = {limit_ms for (_, limit_ms), row in found.items() if row["below_resolution"]}
+    assert below == {1_000}  # of which a wait of 600 ms tells nothing, and one of 500 all
+    headline, *others = summary["recommendation"]
+    assert [row["is_headline"] for row in (headline, *others)] == [True] + 4 * [False]
+    assert headline["running_under_min_isr_ms"] == OUT_MS
+
+
+def test_flags_go_before_the_record(insync: Run, cluster: Cluster, tmp_path: Path) -> None:
+    exported = tmp_path / "exported"
+    insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out", exported)
+    flags = ["--policies", "caught-up", "--lag-time-max-ms", "900,7000"]
+    flags += ["--min-insync-replicas", "2", "--fetch-wait-max-ms", "400"]
+    said = insync("pipeline", "what-if", "--source", exported, "--out", tmp_path, "--json", *flags)
+    found = {row["lag_time_max_ms"]: row for row in json.loads(said)["summary"]["what_if"]}
+    assert sorted(found) == [900, 7_000]
+    assert not any(row["below_resolution"] for row in found.values())
+    assert not any(row["under_min_isr_ms"] for row in found.values())  # two are left
+
+
+def test_what_is_asked_when_nobody_says(spark: SparkSession) -> None:
+    def asked(*rows: Row) -> dict[str, Any]:
+        return as_recorded(as_frames(spark, {"configs": rows})["configs"])
+
+    assert asked() == {}  # as of Apache Kafka's logs
+    assert asked(config("broker:1", "replica.lag.time.max.ms", "soon")) == {}
+    found = asked(
+        config("broker:1", "replica.lag.time.max.ms", 1_500),
+        config("broker:2", "replica.lag.time.max.ms", 1_500),
+        config("broker:1/topic:t", "replica.lag.time.max.ms", 10_000),
+        config("broker:1", "replica.fetch.wait.max.ms", 500),
+        config("broker:2", "replica.fetch.wait.max.ms", 2_000),
+        config("broker:1", "min.insync.replicas", 1),
+        config("broker:1/topic:t", "min.insync.replicas", 2),
+    )
+    usual = {1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 45_000, 60_000}
+    assert set(found.pop("lag_time_max_ms")) == usual | {1_500}
+    assert found == {"min_insync_replicas": 2, "fetch_wait_max_ms": 2_000}
