@@ -135,7 +135,11 @@ class Browser:
         ]
 
     def screenshot(self, path: Path) -> None:
-        image = self.ask("Page.captureScreenshot", captureBeyondViewport=True, format="png")
+        """The whole page, also what lies below the window."""
+        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        image = self.ask(
+            "Page.captureScreenshot", captureBeyondViewport=True, clip=size | {"scale": 1}
+        )
         path.write_bytes(base64.b64decode(image["data"]))
 
 

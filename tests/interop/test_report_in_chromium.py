@@ -1,12 +1,18 @@
-"""The report where people read it: drawn without a word of complaint, sortable, light and dark."""
+"""The report where people read it: drawn without a word of complaint, sortable, light and dark.
+
+One page is of points made up to fill it, the other what `insync pipeline report` makes of a record.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from exported_tables import record, write
 from made_up_points import LIMITS_MS, POLICIES, made_up_points
 
 from insync.pipeline.report import render
@@ -16,6 +22,47 @@ from interop.chromium import Browser, browser
 pytestmark = pytest.mark.interop
 
 CHARTS = ("timeline", "lag", "false-evictions", "detection", "throttle")
+ASKED_POLICIES = ("caught-up", "true-lag")
+LOOKS = [(1_200, "light", False), (1_200, "dark", False), (390, "light", True), (320, "dark", True)]
+
+CROWDED = """[...document.querySelectorAll("[data-chart] svg")].flatMap((svg) => {
+  const texts = [...svg.querySelectorAll("text")].map((each) =>
+    [each.textContent, each.getBoundingClientRect()]);
+  const meet = (one, other) => one.left + 1 < other.right && other.left + 1 < one.right
+    && one.top + 4 < other.bottom && other.top + 4 < one.bottom;  // lines may touch, letters not
+  const frame = svg.getBoundingClientRect();
+  const out = [...svg.querySelectorAll("text, path, rect")].filter((each) => {
+    const at = each.getBoundingClientRect();
+    return at.left < frame.left - 2 || at.right > frame.right + 2;
+  }).map((each) => each.textContent || each.outerHTML);
+  return out.concat(texts.flatMap(([text, at], place) => texts.slice(place + 1)
+    .filter(([, other]) => meet(at, other)).map(([other]) => `${text} | ${other}`)));
+})"""
+
+PALE = """(() => {
+  const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = (color) => parts(color).slice(0, 3).map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = (node) => {
+    const color = getComputedStyle(node).backgroundColor;
+    return parts(color)[3] === 0 ? ground(node.parentElement) : color;
+  };
+  const written = [...document.body.querySelectorAll("*")].filter((node) => node.checkVisibility()
+    && [...node.childNodes].some((each) => each.nodeType === 3 && each.data.trim()));
+  return written.filter((node) => {
+    const style = getComputedStyle(node);
+    const two = [light(node.closest("svg") ? style.fill : style.color), light(ground(node))];
+    return (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05) < 4.5;
+  }).map((node) => node.textContent.slice(0, 40));
+})()"""
+
+
+def assert_readable(chromium: Browser, width: int) -> None:
+    """Nothing beyond the edge, no label over another, and the contrast that WCAG 2 asks of text."""
+    assert chromium.script("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
+    assert chromium.script(CROWDED) == []
+    assert chromium.script(PALE) == []
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +103,105 @@ def drawn(chromium: Browser, chart: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme", "phone"),
-    [(1_200, "light", False), (1_200, "dark", False), (390, "light", True), (320, "dark", True)],
-)
+@pytest.fixture(scope="module")
+def made_by_the_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a follower that is silent for 12 s, and a throttle that holds its replicas back."""
+    folder = tmp_path_factory.mktemp("recorded")
+    second = {
+        "broker": 1, "side": "leader", "limit_bytes_per_s": 1_000_000, "bytes": 900_000,
+        "exempt_bytes": 0, "held_back_partitions": 1, "bytes_in": 100_000,
+    }  # fmt: skip
+    seconds = [
+        second | {"at_ms": 1_000_000 + 1_000 * at, "replica_lag_bytes": 800_000 * (19 - at)}
+        for at in range(20)
+    ]
+    source = write(folder / "source", record() | {"throttle": seconds})
+    asked = ["--policies", ",".join(ASKED_POLICIES), "--lag-time-max-ms", "5000,10000,20000"]
+    command = [sys.executable, "-m", "insync", "pipeline", "report", "--source", str(source)]
+    done = subprocess.run(
+        [*command, "--out", str(folder / "out"), *asked, "--bucket-ms", "1000"],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "out" / "report.html"
+
+
+@pytest.mark.parametrize(("width", "scheme", "phone"), LOOKS)
+def test_a_recorded_life_is_drawn(
+    chromium: Browser,
+    made_by_the_command: Path,
+    tmp_path: Path,
+    width: int,
+    scheme: str,
+    *,
+    phone: bool,
+) -> None:
+    chromium.open(made_by_the_command, width=width, scheme=scheme, phone=phone)
+    found = {chart: drawn(chromium, chart) for chart in CHARTS}
+    for chart, seen in found.items():
+        assert seen["wrong"] == 0, chart
+        assert seen["height"] > 50, chart
+        assert seen["texts"] >= 2, chart  # a name or a value, and a moment or a limit
+    assert found["timeline"]["bars"] == 1
+    lines = {chart: seen["lines"] for chart, seen in found.items()}
+    policies = len(ASKED_POLICIES)
+    assert lines == {
+        "timeline": 0, "lag": 2, "false-evictions": policies, "detection": policies, "throttle": 1,
+    }  # fmt: skip
+    assert_readable(chromium, width)
+    brokers = chromium.script("document.querySelector('[data-table=throttles] td').offsetWidth")
+    assert brokers < 100 or not phone, "a number needs no room for a name"
+    picture = tmp_path / "report.png"
+    chromium.screenshot(picture)
+    pixels = int.from_bytes(picture.read_bytes()[16:20])  # a PNG tells its width first
+    assert pixels == width * (2 if phone else 1)
+    assert picture.stat().st_size > 20_000, "a page with nothing on it is smaller"
+    assert chromium.complaints() == []
+    assert chromium.requests() == [made_by_the_command.as_uri()]
+
+
+def test_the_recommendation_stands_on_top(chromium: Browser, made_by_the_command: Path) -> None:
+    """5 s: out for 7 s, no flap; 10 s: out for 2, a flap. Of two rules the one that was running."""
+    chromium.open(made_by_the_command)
+    sections = "[...document.querySelectorAll('main > section')]"
+    tops = chromium.script(f"{sections}.map((each) => each.getBoundingClientRect().top)")
+    assert tops == sorted(tops)
+    first = chromium.script(f"{sections}[0].innerText")
+    assert first.startswith(
+        "Set replica.in.sync.policy=caught-up and replica.lag.time.max.ms=5000: 5000 ms is the "
+        "smallest limit asked without a false eviction, a flap, or time below the minimum ISR"
+    )
+    bottom = chromium.script(f"{sections}[0].getBoundingClientRect().bottom")
+    assert bottom < chromium.script("innerHeight"), "nobody has to scroll for it"
+
+
+def test_tables_of_a_recorded_life_sort(chromium: Browser, made_by_the_command: Path) -> None:
+    chromium.open(made_by_the_command)
+    (episode,) = rows(chromium, "episodes")
+    assert episode[:2] == ["orders-0 on 3", "stuck"]
+    assert rows(chromium, "health-broker")[0][0] == "3", "the worst"
+    for order in (["3", "2", "1"], ["1", "2", "3"]):
+        click(chromium, "health-broker", "broker")
+        assert [row[0] for row in rows(chromium, "health-broker")] == order
+    assert chromium.complaints() == []
+
+
+def rows(chromium: Browser, table: str) -> list[list[str]]:
+    found: list[list[str]] = chromium.script(
+        f"""[...document.querySelector('[data-table="{table}"]').tBodies[0].rows]
+        .map((row) => [...row.cells].map((cell) => cell.textContent))"""
+    )
+    return found
+
+
+def click(chromium: Browser, table: str, heading: str) -> None:
+    chromium.script(
+        f"""[...document.querySelectorAll('[data-table="{table}"] th button')]
+        .find((each) => each.textContent === "{heading}").click()"""
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme", "phone"), LOOKS)
 def test_everything_is_drawn(
     chromium: Browser, page: Path, points: Points, width: int, scheme: str, *, phone: bool
 ) -> None:
@@ -76,7 +218,7 @@ def test_everything_is_drawn(
     assert found["lag"]["lines"] == len(points.lag["series"])
     assert found["false-evictions"]["lines"] == found["detection"]["lines"] == len(POLICIES)
     assert found["throttle"]["lines"] == 3
-    assert chromium.script("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
+    assert_readable(chromium, width)
     ground = chromium.script("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 150) == (scheme == "dark")
     assert chromium.complaints() == []
@@ -85,8 +227,6 @@ def test_everything_is_drawn(
 
 def test_tables_sort(chromium: Browser, page: Path, points: Points) -> None:
     chromium.open(page)
-    click = """[...document.querySelectorAll('[data-table="{table}"] th button')]
-        .find((each) => each.textContent === "{heading}").click()"""
     column = """[...document.querySelector('[data-table="{table}"]').tBodies[0].rows]
         .map((row) => row.cells[{at}].dataset.v)"""
 
@@ -96,13 +236,13 @@ def test_tables_sort(chromium: Browser, page: Path, points: Points) -> None:
 
     assert points.episodes is not None
     expected = sorted(row["out_ms"] for row in points.episodes)
-    chromium.script(click.format(table="episodes", heading="out for"))
+    click(chromium, "episodes", "out for")
     assert [int(value) for value in seen(4)] == expected[::-1], "largest first"
-    chromium.script(click.format(table="episodes", heading="out for"))
+    click(chromium, "episodes", "out for")
     assert [int(value) for value in seen(4)] == expected, "and the other way round"
-    chromium.script(click.format(table="episodes", heading="cause"))
+    click(chromium, "episodes", "cause")
     assert seen(1) == sorted(row["cause"] for row in points.episodes)
-    chromium.script(click.format(table="health-topic", heading="state"))
+    click(chromium, "health-topic", "state")
     states = [int(v) for v in chromium.script(column.format(table="health-topic", at=1))]
     assert states in (sorted(states), sorted(states)[::-1])
     assert chromium.complaints() == []

@@ -23,6 +23,12 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
     found = [_episode(random) for _ in range(episodes)]
     names = sorted({_replica(row) for row in found})
     end_ms = START_MS + SPAN_MS
+    health = [_health("topic", topic, random) for topic in TOPICS]
+    what_if = [
+        _what_if(at, policy, limit_ms)
+        for at, policy in enumerate(POLICIES)
+        for limit_ms in LIMITS_MS
+    ]
     return Points(
         span_ms=(START_MS - 30_000, end_ms),
         summary={
@@ -30,6 +36,15 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
             "open": sum(row["ending"] == "open" for row in found),
             "out_ms": sum(row["out_ms"] for row in found),
             "replicas": len(names),
+            "limit_ms_min": 30_000,
+            "limit_ms_max": 30_000,
+            "topics": len(TOPICS),
+            "brokers": 3,
+            "under_min_isr_ms": sum(row["under_min_isr_ms"] for row in health),
+            "leader_changes": sum(row["leader_changes"] for row in health),
+            "scenarios": len(what_if),
+            "limits": 3,
+            "spans": 2,
         },
         timeline={
             "span_ms": (START_MS - 30_000, end_ms),
@@ -39,19 +54,14 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
             "bars": [_bar(row, names.index(_replica(row)), end_ms) for row in found],
         },
         lag=_lag(random),
-        what_if=[
-            _what_if(at, policy, limit_ms)
-            for at, policy in enumerate(POLICIES)
-            for limit_ms in LIMITS_MS
-        ],
+        what_if=what_if,
         seconds=[_seconds(broker, random) for broker in (1, 2, 3)],
         throttle=[
             _throttle(2, verdict="safe", progress="done", real_ms=1_400_000),
             _throttle(3, verdict="cannot-finish", progress="stuck", real_ms=None),
         ],
         episodes=found,
-        health=[_health("topic", topic, random) for topic in TOPICS]
-        + [_health("broker", str(broker), random) for broker in (1, 2, 3)],
+        health=health + [_health("broker", str(broker), random) for broker in (1, 2, 3)],
     )
 
 
@@ -134,6 +144,8 @@ def _what_if(at: int, policy: str, limit_ms: int) -> Row:
         "lag_time_max_ms": limit_ms,
         "false_evictions": {"true-lag": 0, "messages": 22}.get(policy, falls),
         "detection_ms_p99": None if is_none else limit_ms * at // 50 + 30 * at,
+        "flaps": 0,
+        "under_min_isr_fetching_ms": 0,
         "below_resolution": limit_ms <= 1_000,
     }
 
@@ -163,6 +175,7 @@ def _throttle(broker: int, **judged: Any) -> Row:
         "limit_bytes_per_s": 10_000_000,
         "use": 0.97,
         "held_back_s": 790,
+        "lag_bytes_first": 13_000_000_000,
         "estimated_ms": estimated_ms,
     }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from made_up_points import HOSTILE, made_up_points
 
 from insync.pipeline.report import PAGE_BYTES_MAX, render
 from insync.pipeline.report.page import duration, in_a_sentence, rate
-from insync.pipeline.report.points import BARS_MAX, ROWS_MAX, Points
+from insync.pipeline.report.points import BARS_MAX, ROWS_MAX, Points, _span
 
 
 class Elements(HTMLParser):
@@ -54,6 +55,11 @@ def test_the_fullest_page_is_small() -> None:
     assert points.episodes is not None
     assert len(points.timeline["bars"]) == BARS_MAX
     points.episodes = points.episodes[:ROWS_MAX]
+    assert points.throttle is not None
+    assert points.health is not None
+    points.throttle = points.throttle[-1:] * ROWS_MAX
+    topic, broker = points.health[0] | {"name": "t" * 249}, points.health[-1]
+    points.health = [topic] * ROWS_MAX + [broker] * ROWS_MAX
     page = render(points, title="t", recommendation="r")
     assert len(page.encode()) < PAGE_BYTES_MAX
 
@@ -66,7 +72,7 @@ def test_what_was_not_recorded_is_said() -> None:
 
 def test_what_never_happened_is_no_gap() -> None:
     nothing = Points(
-        summary={"episodes": 0, "open": 0, "out_ms": 0, "replicas": 0},
+        summary=dict.fromkeys(made_up_points().summary, 0),
         timeline={"span_ms": None, "replicas": [], "bars": []},
         lag={"span_ms": None, "at_ms": [], "series": []},
         what_if=[], seconds=[], throttle=[], episodes=[], health=[],
@@ -109,3 +115,84 @@ def test_a_recommendation_is_a_sentence() -> None:
     )
     on_kafka = headline | {"policy": "caught-up", "half_period_check": True}
     assert in_a_sentence(on_kafka).startswith("Set replica.lag.time.max.ms=5000: because.")
+
+
+def test_whatever_is_cut_is_said_to_be() -> None:
+    points = made_up_points()
+    whole = render(points, title="t", recommendation="r")
+    assert whole.count('class="note"') == 1, "only what a what-if takes as given"
+    more = {"replicas": 900, "scenarios": 700, "limits": 9, "spans": 401, "episodes": 5_000}
+    points.summary |= more | {"topics": 1_000, "brokers": 450, "leader_changes": 77_001}
+    page = "".join(Elements(render(points, title="t", recommendation="r")).texts)
+    assert "77,001leader changes1,000 topics" in page
+    replicas = len((points.timeline or {})["replicas"])
+    for told in (
+        f"The {replicas} replicas that were out longest, of 900; all are in the table.",
+        "The 40 first rules and thresholds of 700; all are in the table.",
+        "The 3 limits that held back longest, of 9; all are in the table.",
+        "The 2 worst spans of 401; all are in the table.",
+        "The 4 worst topics of 1,000; all are in the table.",
+        "The 3 worst brokers of 450; all are in the table.",
+        "The 60 longest of 5,000; all are in the table.",
+    ):
+        assert told in page
+
+
+GOOD = {
+    "false_evictions": 0, "flaps": 0, "under_min_isr_fetching_ms": 0, "below_resolution": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("troubles", "says"),
+    [
+        (None, "No what-if was made of this record"),
+        ([], "Nothing was replayed"),
+        ([{"below_resolution": True}] * 2, "asked will do: 2 lie below what the record can"),
+        (
+            [{"under_min_isr_fetching_ms": 7}],
+            "asked will do: 1 went below min ISR over a follower that kept fetching. Ask",
+        ),
+        (
+            [{"flaps": 2, "false_evictions": 2}, {"false_evictions": 1}],
+            "None of the 2 rules and limits asked will do: 2 evicted somebody falsely, 1 had some",
+        ),
+        ([{"flaps": 2}, {}], "none that can be set here is recommended"),
+    ],
+)
+def test_why_nothing_is_recommended(troubles: list[dict[str, Any]] | None, says: str) -> None:
+    points = made_up_points()
+    points.what_if = None if troubles is None else [GOOD | each for each in troubles]
+    page = render(points, title="t", recommendation=None)
+    found = re.search(r'<section class="advice"[^>]*><p>(.*)</p>', page)
+    assert found
+    assert says in found[1]
+
+
+def test_a_move_of_unknown_size_has_no_time() -> None:
+    points = made_up_points()
+    assert points.throttle is not None
+    unending = points.throttle[1]  # its limit is below what comes in
+    unknown = {"lag_bytes_first": None, "progress": None, "estimated_ms": None, "real_ms": None}
+    for span, words in (
+        (unending, ["never", "not yet", "stuck"]),
+        (unending | unknown, ["unknown", "unknown", "unknown"]),
+    ):
+        points.throttle = [span]
+        page = render(points, title="t", recommendation="r")
+        table = page[page.index('data-table="throttles"') :]
+        cells = re.findall(r"<td[^>]*>([^<]*)</td>", table[: table.index("</tbody>")])
+        assert cells[-3:] == words
+
+
+def test_a_second_that_is_drawn_ends_within_the_axis() -> None:
+    second = {"at_ms": [1_000, 2_000], "step_ms": 1_000}
+    assert _span(Points(seconds=[second])) == (1_000, 3_000)
+
+
+def test_one_of_a_kind() -> None:
+    points = made_up_points()
+    points.summary |= {"topics": 1, "replicas": 1}
+    page = render(points, title="t", recommendation="r")
+    assert "<small>1 topic</small>" in page
+    assert "<small>1 replica</small>" in page

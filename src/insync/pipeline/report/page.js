@@ -90,7 +90,7 @@
     for (const each of at) {
       const half = step >= 60000 ? 16 : 26;
       svg.append(line(x(each), top, x(each), bottom, "grid"));
-      if (named && x(each) + half <= x(to) + 8) svg.append(text(x(each), bottom + 16, clock(each, step), { "text-anchor": "middle" }));
+      if (named && x(each) >= half && x(each) + half <= x(to) + 8) svg.append(text(x(each), bottom + 16, clock(each, step), { "text-anchor": "middle" }));
     }
   };
   const legendButton = (mark, words, note, toggle) => {
@@ -141,7 +141,8 @@
         { words: `${moment(bar.first)}: first cause` },
       ];
       if (bar.left !== null) lines.push({ words: `${moment(bar.left)}: left, ${duration(bar.left - bar.first)} later` });
-      lines.push({ words: bar.ending === "open" ? `still out after ${duration(bar.end - leaves)}` : bar.ending === "rejoined" ? `${moment(bar.end)}: back after ${duration(bar.end - leaves)}` : "its return is not recorded" });
+      const endings = { open: `still out after ${duration(bar.end - leaves)}`, rejoined: `${moment(bar.end)}: back after ${duration(bar.end - leaves)}`, "moved-away": `${moment(bar.end)}: moved away after ${duration(bar.end - leaves)}` };
+      lines.push({ words: endings[bar.ending] ?? "its return is not recorded" });
       if (bar.lagMs !== null) lines.push({ words: `lag when it left: ${duration(bar.lagMs)}, ${short(bar.lagMessages)} messages` });
       if (bar.flaps > 1) lines.push({ words: `one of ${bar.flaps} in a row` });
       group.addEventListener("pointermove", (event) => show(event, lines));

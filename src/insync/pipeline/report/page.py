@@ -11,7 +11,7 @@ from string import Template
 from typing import Any, Final
 
 from insync.pipeline.episodes_table import CAUSES, OPEN
-from insync.pipeline.report.points import REPLICAS_MAX, ROWS_MAX, Points
+from insync.pipeline.report.points import BARS_MAX, Points
 
 PAGE_BYTES_MAX: Final = 1_000_000
 SECOND_MS: Final = 1_000
@@ -83,8 +83,8 @@ def _as_script_data(points: Points) -> str:
 
 def _limit_ms(points: Points) -> int | None:
     """The lag limit in force, if there was one alone."""
-    limits = {row["lag_time_max_ms"] for row in points.episodes or []}
-    return limits.pop() if len(limits) == 1 else None
+    lowest, highest = (points.summary.get(f"limit_ms_{end}") for end in ("min", "max"))
+    return lowest if lowest == highest else None
 
 
 # The parts of the page.
@@ -96,6 +96,17 @@ def _missing(what: str, how: str) -> str:
 
 def _nothing(what: str) -> str:
     return f'<p class="missing good">{escape(what)}</p>'
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def _cut(shown: Sequence[Any], total: int, what: str) -> str:
+    """A note where there is more than is shown."""
+    if total <= len(shown):
+        return ""
+    return _note(f"The {len(shown):,} {what} of {total:,}; all are in the table.")
 
 
 def _chart(name: str, label: str) -> str:
@@ -122,10 +133,27 @@ def _recommendation(points: Points, recommendation: str | None) -> str:
         return escape(in_a_sentence(points.recommendation))
     if points.what_if is None:
         return "No what-if was made of this record, so there is no setting to recommend."
-    return (
-        "None of the thresholds asked would have gone without a false eviction or a flap; "
-        "ask for larger ones."
-    )
+    return _why_none(points.what_if)
+
+
+_TROUBLES: Final = (  # each of which rules a limit out
+    ("false_evictions", "evicted somebody falsely"),
+    ("flaps", "had somebody flap"),
+    ("under_min_isr_fetching_ms", "went below min ISR over a follower that kept fetching"),
+    ("below_resolution", "lie below what the record can resolve"),
+)
+
+
+def _why_none(scenarios: Sequence[dict[str, Any]]) -> str:
+    """What stood in the way of each rule and limit that was replayed."""
+    if not scenarios:
+        return "Nothing was replayed, so there is no setting to recommend."
+    if not all(any(row[name] for name, _ in _TROUBLES) for row in scenarios):
+        return "Of the rules and limits asked, none that can be set here is recommended."
+    counts = [(sum(bool(row[name]) for row in scenarios), words) for name, words in _TROUBLES]
+    told = ", ".join(f"{count:,} {words}" for count, words in counts if count)
+    asked = f"{len(scenarios):,} rules and limits asked"
+    return f"None of the {asked} will do: {told}. Ask for larger limits."
 
 
 def in_a_sentence(headline: dict[str, Any]) -> str:
@@ -152,20 +180,19 @@ def in_a_sentence(headline: dict[str, Any]) -> str:
 
 def _facts(points: Points) -> str:
     facts: list[tuple[str, str, str]] = []
-    if points.summary:
-        found = points.summary
+    found = points.summary
+    if points.episodes is not None:
         still = f"{found['open']} still out" if found["open"] else "all back in sync"
         facts.append((f"{found['episodes']:,}", "times out of sync", still))
         facts.append(
-            (duration(found["out_ms"]), "out of sync, in all", f"{found['replicas']:,} replicas")
+            (duration(found["out_ms"]), "out of sync, in all", _count(found["replicas"], "replica"))
         )
-    topics = [row for row in points.health or [] if row["level"] == "topic"]
     if points.health is not None:
-        under_ms = sum(row["under_min_isr_ms"] for row in topics)
+        under_ms = found["under_min_isr_ms"]
         note = "acks=all was refused" if under_ms else "acks=all was never refused for it"
         facts.append((duration(under_ms), "below min ISR", note))
-        changes = sum(row["leader_changes"] for row in topics)
-        facts.append((f"{changes:,}", "leader changes", f"{len(topics):,} topics"))
+        topics = _count(found["topics"], "topic")
+        facts.append((f"{found['leader_changes']:,}", "leader changes", topics))
     peaks = [value for each in (points.lag or {}).get("series", []) for value in each["ms"]]
     known = [value for value in peaks if value is not None]
     if known:
@@ -182,12 +209,10 @@ def _timeline(points: Points) -> str:
         return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
     if not points.episodes:
         return _nothing("Nobody was out of sync.")
-    note = ""
-    if points.summary["replicas"] > REPLICAS_MAX:
-        note = (
-            f'<p class="note">The {REPLICAS_MAX} replicas that were out longest, '
-            f"of {points.summary['replicas']:,}.</p>"
-        )
+    replicas, bars = points.timeline["replicas"], points.timeline["bars"]
+    note = _cut(replicas, points.summary["replicas"], "replicas that were out longest,")
+    if len(bars) == BARS_MAX < points.summary["episodes"]:
+        note += _note(f"Of their times out of sync the {BARS_MAX:,} longest.")
     return _chart("timeline", "When each replica was out of sync, and why") + note
 
 
@@ -220,6 +245,7 @@ def _what_if(points: Points) -> str:
         + '</div></div><div class="legend" data-legend="policies"></div>'
         '<p class="note">Traffic is taken as recorded: another rule changes verdicts, not what was '
         "sent. Hollow points lie below what the record can resolve.</p>"
+        + _cut(points.what_if, points.summary["scenarios"], "first rules and thresholds")
     )
 
 
@@ -228,10 +254,14 @@ def _throttle(points: Points) -> str:
         return _missing("There is no telemetry of throttles.", "Brokers write it while one is set.")
     if not points.seconds and not points.throttle:
         return _nothing("No throttle was set.")
-    charts = _chart("throttle", "Throttled bytes per second against the limit")
-    return (charts if points.seconds else "") + _table(
-        "throttles", _SPAN_HEADINGS, _span_rows(points)
-    )
+    charts = table = ""
+    if points.seconds:
+        charts = _chart("throttle", "Throttled bytes per second against the limit")
+        charts += _cut(points.seconds, points.summary["limits"], "limits that held back longest,")
+    if points.throttle:
+        table = _table("throttles", _SPAN_HEADINGS, _span_rows(points.throttle))
+        table += _cut(points.throttle, points.summary["spans"], "worst spans")
+    return charts + table
 
 
 _SPAN_HEADINGS: Final = (
@@ -247,21 +277,24 @@ _SPAN_HEADINGS: Final = (
 )
 
 
-def _span_rows(points: Points) -> list[list[Cell]]:
-    return [
-        [
-            _text(str(row["broker"]), "name"),
-            _text(row["side"]),
-            _measure(row["limit_bytes_per_s"], rate),
-            _measure(row["use"], lambda use: f"{100 * use:.0f} %"),
-            _measure(1_000 * row["held_back_s"], duration),
-            _text(row["verdict"] or "unknown", f"verdict-{row['verdict']}"),
-            _measure(row["estimated_ms"], duration, none="never"),
-            _measure(row["real_ms"], duration, none="not yet"),
-            _text(row["progress"] or "unknown", f"progress-{row['progress']}"),
-        ]
-        for row in points.throttle or []
-    ]
+def _span_rows(spans: Sequence[dict[str, Any]]) -> list[list[Cell]]:
+    rows = []
+    for row in spans:
+        is_known = row["lag_bytes_first"] is not None  # what was to be copied
+        rows.append(
+            [
+                _text(str(row["broker"]), "broker"),
+                _text(row["side"]),
+                _measure(row["limit_bytes_per_s"], rate),
+                _measure(row["use"], lambda use: f"{100 * use:.0f} %"),
+                _measure(1_000 * row["held_back_s"], duration),
+                _text(row["verdict"] or "unknown", f"verdict-{row['verdict']}"),
+                _measure(row["estimated_ms"], duration, none="never" if is_known else "unknown"),
+                _measure(row["real_ms"], duration, none="not yet" if is_known else "unknown"),
+                _text(row["progress"] or "unknown", f"progress-{row['progress']}"),
+            ]
+        )
+    return rows
 
 
 def _health(points: Points) -> str:
@@ -269,10 +302,10 @@ def _health(points: Points) -> str:
         return _missing("There is no table of health.", "Run insync pipeline report.")
     order = {"act": 0, "look": 1, "fine": 2}
     parts = []
-    for level, plural in (("topic", "Topics"), ("broker", "Brokers")):
+    for level in ("topic", "broker"):
         rows = [
             [
-                _text(row["name"], "name"),
+                _text(row["name"], "name" if level == "topic" else "broker"),
                 Cell(row["word"], order[row["word"]], f"word word-{row['word']}"),
                 _text(row["reason"] or "nothing happened", "reason"),
                 _measure(row["lag_ms_max"], duration, none="unknown"),
@@ -289,7 +322,11 @@ def _health(points: Points) -> str:
             Heading("times out"), Heading("time out"), Heading("below min ISR"),
             Heading("leader changes"),
         )  # fmt: skip
-        parts.append(f"<h3>{plural}</h3>" + _table(f"health-{level}", headings, rows))
+        parts += [
+            f"<h3>{level.capitalize()}s</h3>",
+            _table(f"health-{level}", headings, rows),
+            _cut(rows, points.summary[f"{level}s"], f"worst {level}s"),
+        ]
     return "".join(parts)
 
 
@@ -314,10 +351,7 @@ def _episodes(points: Points) -> str:
         return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
     if not points.episodes:
         return _nothing("Nobody was out of sync.")
-    total = points.summary["episodes"]
-    note = ""
-    if total > len(points.episodes):
-        note = f'<p class="note">The {ROWS_MAX} longest of {total:,}; all are in the table.</p>'
+    note = _cut(points.episodes, points.summary["episodes"], "longest")
     search = (
         '<input type="search" data-filters="episodes" placeholder="Filter: topic, cause, broker"'
         ' aria-label="Filter episodes">'
@@ -413,6 +447,10 @@ def _measure(value: Any, words: Callable[[Any], str], *, none: str = "-") -> Cel
 
 
 # Numbers in words.
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def duration(ms: int) -> str:

@@ -14,13 +14,13 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
 from insync.pipeline.episodes_table import CAUSES, OPEN
-from insync.pipeline.health_table import ACT, LOOK
+from insync.pipeline.health_table import ACT, BROKER, LOOK, TOPIC, is_bad_throttle
 
 COLUMNS_MAX: Final = 240  # moments along a time axis: a phone has fewer pixels, a screen few more
 SERIES_MAX: Final = 6
 REPLICAS_MAX: Final = 40
 BARS_MAX: Final = 1_500
-ROWS_MAX: Final = 400  # of each table
+ROWS_MAX: Final = 250  # of each table on the page
 WHAT_IF_MAX: Final = 600
 LIMITS_MAX: Final = 8
 OTHERS: Final = "all others"
@@ -44,7 +44,7 @@ class Points:
     """None where there is no table."""
 
     span_ms: tuple[int, int] | None = None
-    summary: dict[str, int] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)  # of all rows, whatever is shown of them
     timeline: dict[str, Any] | None = None
     lag: dict[str, Any] | None = None
     what_if: list[dict[str, Any]] | None = None
@@ -58,6 +58,7 @@ class Points:
 def collect(tables: Tables) -> Points:
     points = Points()
     if tables.health is not None:
+        points.summary |= _health_summary(tables.health)
         points.health = _health(tables.health)
     if tables.episodes is not None:
         points.summary |= _episode_summary(tables.episodes)
@@ -66,14 +67,19 @@ def collect(tables: Tables) -> Points:
     if tables.lag is not None:
         points.lag = _lag(tables.lag)
     if tables.what_if is not None:
-        points.what_if = _what_if(tables.what_if)
+        overall = tables.what_if.where(F.col("level") == "all")
+        points.summary["scenarios"] = overall.count()
+        points.what_if = _what_if(overall)
     if tables.recommendation is not None:
         headline = _rows(tables.recommendation.where("is_headline").limit(1))
         points.recommendation = headline[0] if headline else None
     if tables.throttle is not None:
+        points.summary["spans"] = tables.throttle.count()
         points.throttle = _spans(tables.throttle)
     if tables.seconds is not None:
-        points.seconds = _seconds(tables.seconds)
+        limited = tables.seconds.where(F.col("limit_bytes_per_s").isNotNull())
+        points.summary["limits"] = limited.select("broker", "side").distinct().count()
+        points.seconds = _seconds(limited)
     points.span_ms = _span(points)
     return points
 
@@ -93,7 +99,9 @@ def _span(points: Points) -> tuple[int, int] | None:
     spans: list[Sequence[int]] = [
         part["span_ms"] for part in (points.timeline, points.lag) if part and part["span_ms"]
     ]
-    spans += [(each["at_ms"][0], each["at_ms"][-1]) for each in points.seconds or []]
+    spans += [
+        (each["at_ms"][0], each["at_ms"][-1] + each["step_ms"]) for each in points.seconds or []
+    ]
     if not spans:
         return None
     return min(span[0] for span in spans), max(span[1] for span in spans)
@@ -115,7 +123,7 @@ def _end_ms() -> Column:
     return F.coalesce("rejoined_at_ms", start_ms + F.col("out_ms"), start_ms)
 
 
-def _episode_summary(episodes: DataFrame) -> dict[str, int]:
+def _episode_summary(episodes: DataFrame) -> dict[str, Any]:
     row = _one(
         episodes,
         F.count("*").alias("episodes"),
@@ -123,6 +131,8 @@ def _episode_summary(episodes: DataFrame) -> dict[str, int]:
         F.coalesce(F.sum("out_ms"), F.lit(0)).alias("out_ms"),
         F.count(F.when(F.col("kip501_would_hold"), 1)).alias("kip501"),
         F.countDistinct("topic", "partition", "follower").alias("replicas"),
+        F.min("lag_time_max_ms").alias("limit_ms_min"),
+        F.max("lag_time_max_ms").alias("limit_ms_max"),
         *(F.count(F.when(F.col("cause") == cause, 1)).alias(f"cause {cause}") for cause in CAUSES),
     )
     return dict(row.asDict())
@@ -250,16 +260,16 @@ def _step(from_ms: int, to_ms: int) -> int:
 # What-if.
 
 
-def _what_if(what_if: DataFrame) -> list[dict[str, Any]]:
-    """Overall, every policy at every threshold."""
+def _what_if(overall: DataFrame) -> list[dict[str, Any]]:
+    """Every policy at every threshold."""
     return _rows(
-        what_if.where(F.col("level") == "all")
-        .orderBy("policy", "half_period_check", "lag_max_messages", "lag_time_max_ms")
+        overall.orderBy("policy", "half_period_check", "lag_max_messages", "lag_time_max_ms")
         .limit(WHAT_IF_MAX)
         .select(
             "policy", "half_period_check", "lag_max_messages", "lag_time_max_ms", "shrinks",
             "flaps", "false_evictions", "missed", "detection_ms_p50", "detection_ms_p99",
-            "out_of_sync_ms", "under_min_isr_ms", "watermark_stall_ms", "below_resolution",
+            "out_of_sync_ms", "under_min_isr_ms", "under_min_isr_fetching_ms",
+            "watermark_stall_ms", "below_resolution",
         )
     )  # fmt: skip
 
@@ -268,11 +278,17 @@ def _what_if(what_if: DataFrame) -> list[dict[str, Any]]:
 
 
 def _spans(spans: DataFrame) -> list[dict[str, Any]]:
-    return _rows(spans.orderBy(F.col("held_back_s").desc(), "broker", "side").limit(ROWS_MAX))
+    worst_first = [
+        F.when(is_bad_throttle(), 0).otherwise(1),
+        F.col("held_back_s").desc(),
+        F.col("broker"),
+        F.col("side"),
+        F.col("began_at_ms"),
+    ]
+    return _rows(spans.orderBy(*worst_first).limit(ROWS_MAX))
 
 
-def _seconds(seconds: DataFrame) -> list[dict[str, Any]]:
-    limited = seconds.where(F.col("limit_bytes_per_s").isNotNull())
+def _seconds(limited: DataFrame) -> list[dict[str, Any]]:
     span = _one(limited, F.min("at_ms").alias("from_ms"), F.max("at_ms").alias("to_ms"))
     if span["from_ms"] is None:
         return []
@@ -314,8 +330,25 @@ def _seconds(seconds: DataFrame) -> list[dict[str, Any]]:
 # Health.
 
 
+def _health_summary(health: DataFrame) -> dict[str, Any]:
+    """Leader changes and time below min ISR are the topics': a broker's are some of them again."""
+    of_topic = F.col("level") == TOPIC
+    row = _one(
+        health,
+        F.count(F.when(of_topic, 1)).alias("topics"),
+        F.count(F.when(F.col("level") == BROKER, 1)).alias("brokers"),
+        *(
+            F.coalesce(F.sum(F.when(of_topic, F.col(name))), F.lit(0)).alias(name)
+            for name in ("under_min_isr_ms", "leader_changes")
+        ),
+    )
+    return dict(row.asDict())
+
+
 def _health(health: DataFrame) -> list[dict[str, Any]]:
+    """Topics, then brokers: so many of each, however many there are of the other."""
     urgency = F.when(F.col("word") == ACT, 0).when(F.col("word") == LOOK, 1).otherwise(2)
     by_number = F.col("name").try_cast("int")  # a topic has no number
-    worst_first = [F.col("level").desc(), urgency, F.col("out_ms").desc(), by_number, F.col("name")]
-    return _rows(health.orderBy(*worst_first).limit(ROWS_MAX))
+    worst_first = [urgency, F.col("out_ms").desc(), by_number, F.col("name")]
+    levels = [health.where(F.col("level") == level) for level in (TOPIC, BROKER)]
+    return [row for lines in levels for row in _rows(lines.orderBy(*worst_first).limit(ROWS_MAX))]
