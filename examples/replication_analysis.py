@@ -1,36 +1,118 @@
 # %% [markdown]
 # # Who was out of sync, why, and what would another rule have done?
-# Cells of a notebook (Jupyter, VS Code and Databricks read the marks), and a program:
-# `python examples/replication_analysis.py DIR`, with DIR from `insync telemetry export`.
+# Each mark begins a cell of a notebook (Jupyter by jupytext, VS Code, Databricks); all of them
+# together are a program. SOURCE is HOST:PORT of a broker, or what `insync telemetry export` wrote:
+#
+#     python examples/replication_analysis.py SOURCE
+#     spark-submit --master spark://HOST:7077 examples/replication_analysis.py SOURCE
 
-# %% The session is yours: a notebook on a cluster has one already.
+# %%
+import os
 import sys
+from pathlib import Path
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import DataFrame, SparkSession
 
-from insync.pipeline.episodes_table import episodes
-from insync.pipeline.files import read_tables
-from insync.pipeline.scenarios import Asked
-from insync.pipeline.session import session
-from insync.pipeline.what_if_table import what_if
+from insync.pipeline import Asked, episodes, health, lag, recommendation, throttle, what_if
 
-SOURCE = sys.argv[1]
+SOURCE = "127.0.0.1:9092"
+if sys.argv[0].endswith("replication_analysis.py") and len(sys.argv) > 1:
+    SOURCE = sys.argv[1]  # of a program; what a notebook was started with is not ours
 
-with session(master="local[2]") as spark:
-    # %% Telemetry, as any DataFrames. Straight from brokers it would be
-    # spark.read.format("insync").option("kafka.bootstrap.servers", B).option("table", "fetches")
-    tables = read_tables(spark, SOURCE, needed=["fetches", "appends"]).frames
+# %% [markdown]
+# ## The session is yours
+# A notebook on a cluster has one already. Workers on this machine are to be the same Python, and
+# two tasks for each core are enough: Spark's usual 200 for every shuffle take minutes on a laptop.
 
-    # %% Every time out of sync, and its cause.
-    told = episodes(
-        *(tables[name] for name in ("isr", "fetches", "appends", "elections", "stalls", "configs"))
+# %%
+lent = SparkSession.getActiveSession()
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+spark = lent or SparkSession.builder.appName("replication analysis").getOrCreate()
+tasks_before = spark.conf.get("spark.sql.shuffle.partitions")
+spark.conf.set("spark.sql.shuffle.partitions", 2 * spark.sparkContext.defaultParallelism)
+
+# %% [markdown]
+# ## Telemetry, as any DataFrames
+# The format `insync` reads from brokers; every session finds it where Insync is installed.
+
+
+# %%
+def recorded(table: str) -> DataFrame:
+    if Path(SOURCE).is_dir():
+        return spark.read.parquet(f"{SOURCE}/{table}")
+    brokers = spark.read.format("insync").option("kafka.bootstrap.servers", SOURCE)
+    return brokers.option("table", table).load()
+
+
+seen = {table: recorded(table).cache() for table in ("fetches", "appends", "isr", "stalls")}
+noted = {table: recorded(table).cache() for table in ("elections", "configs", "throttle")}
+
+# %% [markdown]
+# ## Every time out of sync, and its cause
+
+# %%
+told = episodes(**seen, **noted).cache()
+told.select("topic", "partition", "follower", "cause", "ending", "out_ms").show(truncate=False)
+
+# %% [markdown]
+# ## Every rule at three limits
+# What it would have done with the same fetches, and which limit that speaks for.
+
+# %%
+asked = Asked(lag_time_max_ms=(5_000, 10_000, 30_000))
+replayed = what_if(**seen, asked=asked).cache()
+overall = replayed.where("level = 'all'").orderBy("policy", "lag_time_max_ms")
+overall.select("policy", "lag_time_max_ms", "shrinks", "flaps", "false_evictions").show()
+
+advice = recommendation(replayed)
+advice.where("is_headline").select("policy", "lag_time_max_ms", "reason").show(truncate=False)
+
+# %% [markdown]
+# ## Lag by the minute, throttles, and a line for each topic and broker
+
+# %%
+behind = lag(seen["fetches"], seen["appends"], bucket_ms=60_000).cache()
+limits = throttle(noted["throttle"]).cache()
+limits.select("broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verdict").show()
+
+facts = {table: noted[table] for table in ("elections", "configs")}
+daily = health(told, **seen, **facts, lag=behind, throttle=limits)
+daily.select("level", "name", "word", "reason").show(truncate=False)
+
+# %% [markdown]
+# ## Results are tables: join them as you like
+# For each episode how far behind the follower came to be, and who would have kept it.
+
+# %%
+views = {"episodes": told, "what_if": replayed, "lag": behind}
+for name, frame in views.items():
+    frame.createOrReplaceTempView(name)
+
+kept_by = spark.sql("""
+    WITH worst AS (
+        SELECT topic, partition, follower, max(lag_ms_max) AS lag_ms_max
+        FROM lag GROUP BY topic, partition, follower
+    ), calm AS (
+        SELECT topic, partition, collect_set(policy || ' ' || lag_time_max_ms) AS nobody_leaves
+        FROM what_if WHERE level = 'partition' AND shrinks = 0 GROUP BY topic, partition
     )
-    told.select("topic", "partition", "follower", "cause", "out_ms").show(truncate=False)
+    SELECT topic, partition, follower, cause, out_ms, lag_ms_max, array_sort(nobody_leaves) AS
+        nobody_leaves
+    FROM episodes
+        JOIN worst USING (topic, partition, follower)
+        LEFT JOIN calm USING (topic, partition)
+    ORDER BY topic, partition, left_at_ms
+""")
+kept_by.show(truncate=False)
 
-    # %% Three limits, under the default rule and under KIP-501's.
-    asked = Asked(policies=("caught-up", "pending-reads"), lag_time_max_ms=(5_000, 10_000, 30_000))
-    replayed = what_if(
-        *(tables[name] for name in ("fetches", "appends", "isr", "stalls")), asked=asked
-    )
-    overall = replayed.where(F.col("level") == "all").orderBy("policy", "lag_time_max_ms")
-    overall.select("policy", "lag_time_max_ms", "shrinks", "flaps", "false_evictions").show()
+# %% [markdown]
+# ## Leave everything as it was
+
+# %%
+for name in views:
+    spark.catalog.dropTempView(name)
+for frame in (*seen.values(), *noted.values(), told, replayed, behind, limits):
+    frame.unpersist()
+spark.conf.set("spark.sql.shuffle.partitions", tasks_before)
+if lent is None:
+    spark.stop()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from bench import pipeline_data
+from bench.loads import LoadFailed
 from bench.pipeline import COUNTED, LIMIT_MS, REPLAY_SQL, duckdb_replay
+from bench.what_if import agree
 from insync.pipeline import events, footers
 from insync.pipeline.replay import parameters, replay
 from insync.pipeline.scenarios import Asked
@@ -33,4 +37,32 @@ def test_both_come_to_the_same(seed: int, tmp_path: Path) -> None:
     assert {name: ours[name] for name in COUNTED} == {name: theirs[name] for name in COUNTED}
     (timed,) = duckdb_replay(tmp_path, 1)
     for name in ("shrinks", "expands", "flaps"):
-        assert timed[name] <= ours[name], "it does not look past the last fetch"
+        assert timed[name] == ours[name]
+    # It does not look past a follower's last fetch.
+    unseen_ms = ours["out_of_sync_ms"] - timed["out_of_sync_ms"]
+    assert 0 <= unseen_ms <= after_last_fetches_ms(tmp_path)
+
+
+def after_last_fetches_ms(folder: Path) -> int:
+    """From each follower's last fetch to its partition's last row, summed."""
+    last_of_replica: dict[tuple[int, int], int] = defaultdict(int)
+    last_of_partition: dict[int, int] = defaultdict(int)
+    for table in ("fetches", "appends"):
+        for row in pq.read_table(folder / table).to_pylist():
+            number, at_ms = row["partition"], row["at_ms"]
+            last_of_partition[number] = max(last_of_partition[number], at_ms)
+            if table == "fetches":
+                replica = number, row["follower"]
+                last_of_replica[replica] = max(last_of_replica[replica], at_ms)
+    return sum(last_of_partition[number] - last for (number, _), last in last_of_replica.items())
+
+
+def test_sides_that_count_differently_are_no_race(tmp_path: Path) -> None:
+    run = {"shrinks": 1_000, "out_of_sync_ms": 50_000}
+    ours = run | {"false_evictions": 7}
+    agree("insync", tmp_path, [ours | {"seconds": 1.0}, ours | {"seconds": 2.0}])
+    agree("duckdb", tmp_path, [run | {"shrinks": 991, "seconds": 3.0}])
+    with pytest.raises(LoadFailed, match=r"shrinks of .*: insync has 1000, duckdb 0"):
+        agree("duckdb", tmp_path, [run | {"shrinks": 0}])
+    with pytest.raises(LoadFailed, match="insync has 7, insync 6"):
+        agree("insync", tmp_path, [ours | {"false_evictions": 6}])

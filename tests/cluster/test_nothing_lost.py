@@ -146,7 +146,7 @@ EVERYTHING: Acts = [
 
 
 def test_leader_and_followers_are_killed_in_turn() -> None:
-    run(KILLS, seconds=45, seed=20_161)
+    run(KILLS, seconds=25, seed=20_161)
 
 
 @pytest.mark.long

@@ -1,5 +1,5 @@
 """A real Spark cluster of a master and two workers gives what one machine gives; so does
-spark-submit, and the example runs."""
+spark-submit, and the example runs either way."""
 
 from __future__ import annotations
 
@@ -13,36 +13,48 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
 from cluster_helpers import eventually
-from exported_tables import record, write
+from exported_tables import record
+from test_throttle_oracle import throttled_seconds
 
+from insync.pipeline.steps import STEPS
+from insync.telemetry.schemas import TABLES
+from insync.telemetry.tables import arrow_schema, write_parquet
 from insync.testing.cluster import HOST, free_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.long]
 
 HOME = Path(pyspark.__file__).parent
+PYTHON = sys.executable
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WITHIN_S = 300.0
+WITHIN_S = 600.0
+POLICIES = ("caught-up", "lag-begin", "messages", "pending-reads", "true-lag")
+WORKERS = 2
 ENVIRONMENT = {
     **os.environ,
     "SPARK_HOME": str(HOME),
     "SPARK_LOCAL_IP": HOST,
-    "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_PYTHON": PYTHON,
 }
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two partitions of the topic, so that both workers have something to do."""
-    folder = write(tmp_path_factory.mktemp("exported"), record())
-    for table in folder.iterdir():
-        rows = pq.read_table(table / "part-00000.parquet")
-        if "partition" in rows.column_names:
-            others = [row | {"partition": 1} for row in rows.to_pylist()]
-            pq.write_table(rows.from_pylist(others, rows.schema), table / "part-00001.parquet")
+def export(folder: Path, *, partitions: int) -> Path:
+    """The record in each partition of its topic, in a file for each worker, and some throttles."""
+    tables = record() | {"throttle": throttled_seconds(1, "leader", [1_000_000], brokers=3)}
+    for name, rows in tables.items():
+        (folder / name).mkdir()
+        for worker in range(WORKERS):
+            if "partition" in TABLES[name].names:
+                numbers = range(worker, partitions, WORKERS)
+                told = [row | {"partition": number} for number in numbers for row in rows]
+            else:
+                told = [] if worker else rows
+            table = pa.Table.from_pylist(told, arrow_schema(TABLES[name]))
+            write_parquet(table, folder / name / f"part-{worker:05d}.parquet")
     return folder
 
 
@@ -73,7 +85,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                     url,
                 )
             )
-            for name in ("worker-1", "worker-2")
+            for name in (f"worker-{number}" for number in range(1, WORKERS + 1))
         ]
         for worker in workers:
             worker.await_words("Successfully registered with master")
@@ -116,33 +128,67 @@ def run(*command: object) -> str:
 
 def rows(out: Path) -> dict[str, list[str]]:
     return {
-        table.name: sorted(map(str, pq.read_table(table).to_pylist())) for table in out.iterdir()
+        table.name: sorted(map(str, pq.read_table(table).to_pylist()))
+        for table in out.iterdir()
+        if table.is_dir()
     }
 
 
-def what_if(*program: object, source: Path, out: Path, more: tuple[str, ...] = ()) -> Any:
+def pipeline(
+    command: str, *program: object, source: Path, out: Path, more: tuple[str, ...] = ()
+) -> Any:
     said = run(
-        *program, "pipeline", "what-if", "--source", source, "--out", out, "--json", *more,
+        *program, "pipeline", command, "--source", source, "--out", out, "--json", *more,
         "--lag-time-max-ms", "5000,10000,30000",
     )  # fmt: skip
     return json.loads(said)
 
 
 def test_a_cluster_and_spark_submit_give_what_one_machine_gives(
-    master: str, exported: Path, tmp_path: Path
+    master: str, tmp_path: Path
 ) -> None:
-    insync = (sys.executable, "-m", "insync")
-    local = what_if(*insync, source=exported, out=tmp_path / "local")
-    assert local["rows"]["what_if"] > 0
-    on_cluster = ("--master", master)
-    what_if(*insync, source=exported, out=tmp_path / "cluster", more=on_cluster)
+    """Every table; what a driver may be sent is less than any table of fetches holds."""
+    source = tmp_path / "source"
+    source.mkdir()
+    export(source, partitions=100)
+    local, cluster, submitted = (tmp_path / name for name in ("local", "cluster", "submitted"))
+    insync = (PYTHON, "-m", "insync")
+    done = pipeline("report", *insync, source=source, out=local)
+    assert set(done["rows"]) == set(STEPS)
+    assert all(count > 0 for name, count in done["rows"].items() if name != "problems")
+    pipeline("report", *insync, source=source, out=cluster, more=on_cluster(master))
     submit = (HOME / "bin" / "spark-submit", "--master", master, EXAMPLES / "submit.py")
-    what_if(*submit, source=exported, out=tmp_path / "submitted")
-    assert rows(tmp_path / "cluster") == rows(tmp_path / "local")
-    assert rows(tmp_path / "submitted") == rows(tmp_path / "local")
+    pipeline("what-if", *submit, source=source, out=submitted)
+    expected = rows(local)
+    assert rows(cluster) == expected
+    found = rows(submitted)
+    assert {"what_if", "recommendation"} <= found.keys()
+    assert found == {name: expected[name] for name in found}
 
 
-def test_the_example_runs(exported: Path) -> None:
-    said = run(sys.executable, EXAMPLES / "replication_analysis.py", exported)
-    assert said.count("stuck") == 2
-    assert "false_evictions" in said
+def on_cluster(master: str) -> tuple[str, ...]:
+    settings = {
+        "spark.driver.maxResultSize": "1m",
+        "spark.sql.shuffle.partitions": "2",  # a task of nothing takes 40 ms, and 200 are usual
+    }
+    conf = (each for name, value in settings.items() for each in ("--conf", f"{name}={value}"))
+    return ("--master", master, *conf)
+
+
+@pytest.mark.parametrize("is_submitted", [False, True], ids=["python", "spark-submit"])
+def test_the_example_is_a_program_too(master: str, tmp_path: Path, *, is_submitted: bool) -> None:
+    exported = export(tmp_path, partitions=2)
+    program = [HOME / "bin" / "spark-submit", "--master", master] if is_submitted else [PYTHON]
+    said = run(*program, EXAMPLES / "replication_analysis.py", exported)
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()]
+    left = [
+        row for row in shown if row[:4] in (["orders", number, "3", "stuck"] for number in "01")
+    ]
+    assert len(left) == 4  # both partitions, as episodes and joined with the other tables
+    # Both are out at 5 and 10 s, and neither at 30 s, whatever the rule.
+    verdicts = {(row[0], row[1]): row[2] for row in shown if len(row) == 5 and row[0] in POLICIES}
+    assert verdicts == {
+        (policy, limit_ms): shrinks
+        for policy in POLICIES
+        for limit_ms, shrinks in (("5000", "2"), ("10000", "2"), ("30000", "0"))
+    }
