@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -52,22 +52,22 @@ def what_if_exported(
 
 
 def _added_up(verdicts: DataFrame, asked: Asked) -> DataFrame:
-    in_order = F.array_sort(F.flatten(F.collect_list("detection_ms")))
-    is_below = F.col("lag_time_max_ms") < 2 * asked.fetch_wait_max_ms
-    return (
-        verdicts.groupBy(*KEY)
-        .agg(*(F.sum(name).alias(name) for name in COUNTS), in_order.alias("detection_ms"))
-        .withColumn("detection_ms_p50", _nearest_rank(50))
-        .withColumn("detection_ms_p99", _nearest_rank(99))
-        .withColumn("below_resolution", is_below)
-        .select(*WHAT_IF.names)
-    )
+    """In SQL: each part of an expression made in Python is several calls into the JVM, and each
+    column that is added one by one makes Spark look at all of them again."""
+    added = [F.expr(f"sum({name}) AS {name}") for name in COUNTS]
+    in_order = F.expr("array_sort(flatten(collect_list(detection_ms))) AS detection_ms")
+    made = {
+        "detection_ms_p50": _nearest_rank(50),
+        "detection_ms_p99": _nearest_rank(99),
+        "below_resolution": f"lag_time_max_ms < {2 * asked.fetch_wait_max_ms}",
+    }
+    columns = [f"{made[name]} AS {name}" if name in made else name for name in WHAT_IF.names]
+    return verdicts.groupBy(*KEY).agg(*added, in_order).selectExpr(*columns)
 
 
-def _nearest_rank(percent: int) -> Column:
-    count = F.size("detection_ms")
-    rank = F.floor((count * percent + 99) / 100).cast("int")
-    return F.when(count > 0, F.try_element_at("detection_ms", rank))
+def _nearest_rank(percent: int) -> str:
+    rank = f"(size(detection_ms) * {percent} + 99) div 100"
+    return f"try_element_at(detection_ms, nullif(int({rank}), 0))"
 
 
 class Replay:
