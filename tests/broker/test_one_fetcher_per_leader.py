@@ -132,3 +132,32 @@ def test_idle_partitions_are_not_named_in_fetches(monkeypatch: pytest.MonkeyPatc
             assert followed.listed(1) == {3}
 
     play(scenario)
+
+
+def test_what_is_asked_for_meanwhile_brings_nothing_twice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A second request lists what changed; its answer may be of before the third."""
+
+    async def scenario(cluster: Cluster) -> None:
+        async with Admin(Connections(cluster.network.host(100), cluster.addresses)) as admin:
+            await admin.create_topic(NewTopic(name="t", assignment=[[1, 3]] * 4))
+            writing = [
+                asyncio.ensure_future(write_on(cluster, partition)) for partition in range(4)
+            ]
+            for count in range(5, 25):  # each new partition is one more reason to ask at once
+                await asyncio.sleep(0.05)
+                await admin.grow_topic("t", count, [[1, 3]])
+            for each in writing:
+                each.cancel()
+            for partition in range(4):
+                await write(cluster, partition)
+
+    play(scenario)
+    assert "fetch from the end" not in caplog.text
+
+
+async def write_on(cluster: Cluster, partition: int) -> None:
+    client = SimClient(cluster, 300 + partition, ("t", partition), Random(partition))  # noqa: S311
+    while True:
+        await client.append([b"value"])

@@ -14,13 +14,16 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from isr_log import log_of
 from kio.schema.errors import ErrorCode
 from raw_client import Talk
 from segment_files import check_identical, watermarks
 
+from insync.metadata import paths
 from insync.testing.cluster import Cluster
 
 QUIET = {"log_level": 0}
+SENT_TWICE = "fetch from the end"  # a follower says so, and rests for a second
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float, what: str) -> None:
@@ -52,9 +55,21 @@ def create_topic(
 
 
 def partitions_of(cluster: Cluster, name: str) -> dict[int, Any]:
+    """As whoever is asked has them: of two brokers asked in turn, the second may not know yet."""
     client = admin(cluster)
     found: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
     return found
+
+
+def stored_isr(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
+    """As the store has it: who leads may not know yet, but no later answer is older."""
+    latest = stored(cluster, paths.partition_state(topic, partition))[-1]
+    return list(latest.value["isr"])
+
+
+def _store_of(cluster: Cluster) -> sqlite3.Connection:
+    file = cluster.folder / "metadata" / "metadata.sqlite"
+    return sqlite3.connect(f"file:{file}?mode=ro", uri=True)
 
 
 def leader_of(cluster: Cluster, topic: str = "orders") -> int:
@@ -70,11 +85,11 @@ def leader_of(cluster: Cluster, topic: str = "orders") -> int:
 
 
 def await_in_sync(cluster: Cluster, topic: str, *, within_s: float = 30) -> None:
-    eventually(
-        lambda: all(len(part.isrs) == 3 for part in partitions_of(cluster, topic).values()),
-        within_s=within_s,
-        what="every replica is in sync",
-    )
+    def all_are() -> bool:
+        found = partitions_of(cluster, topic).values()
+        return bool(found) and all(len(part.isrs) == 3 for part in found)
+
+    eventually(all_are, within_s=within_s, what="every replica is in sync")
 
 
 def latest_offset(cluster: Cluster, topic: str, partition: int) -> int:
@@ -95,9 +110,8 @@ class Stored:
 
 def stored(cluster: Cluster, *paths: str) -> list[Stored]:
     """What has become of these nodes since the cluster began, from the store's own file."""
-    file = cluster.folder / "metadata" / "metadata.sqlite"
     query = "SELECT revision, path, value FROM changes ORDER BY number"
-    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+    with closing(_store_of(cluster)) as database:
         found = database.execute(query).fetchall()
     return [
         Stored(revision, path, None if value is None else json.loads(value))
@@ -239,6 +253,7 @@ def check_nothing_lost(cluster: Cluster, producer: IntegerProducer) -> None:
         assert len(set(there)) == len(there), "something is there twice"
         lost = set(producer.acknowledged[partition]) - set(there)
         assert not lost, f"acknowledged and lost: {sorted(lost)[:5]}"
+    assert SENT_TWICE not in log_of(cluster)
 
 
 def check_replicas_agree(cluster: Cluster, topic: str, partitions: int = 3) -> int:

@@ -22,6 +22,7 @@ from cluster_helpers import (
     incarnations,
     leader_of,
     partitions_of,
+    stored_isr,
 )
 from confluent_kafka import KafkaError, Producer
 from isr_log import left, lines_of, log_of, said_at_s, stalled_ms
@@ -55,7 +56,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timed]
 
 
 def isr_of(cluster: Cluster) -> list[int]:
-    return list(partitions_of(cluster, "orders")[0].isrs)
+    return stored_isr(cluster, "orders")
 
 
 def slow_leader(cluster: Cluster, *, read_ms: int = SLOW_MS) -> tuple[int, IntegerProducer]:
@@ -140,9 +141,10 @@ def test_on_a_follower_whose_connection_alone_is_gone_leaves_on_its_deadline(
     producer.send(5)  # both ask for it, and it is being read
     time.sleep(0.05)
     cluster.cut(leader, gone, one_way=True)
-    while_writing(producer, lambda: gone not in isr_of(cluster), what="it is out")
+    leaves = ("orders-0: ISR is now", f": {gone} leaves (")
+    while_writing(producer, lambda: bool(lines_of(cluster, leader, *leaves)), what="it is out")
     (gave_up,) = lines_of(cluster, gone, f"fetching from {leader}: ")[:1]
-    (out,) = lines_of(cluster, leader, "orders-0: ISR is now", f": {gone} leaves (")
+    (out,) = lines_of(cluster, leader, *leaves)
     (leaving,) = left(cluster)
     assert leaving.broker == gone
     tolerated_ms = 0.05 * LAG_MS + sum(stalled_ms(cluster, leader)) + 100
@@ -203,6 +205,8 @@ def test_who_handed_over_reads_where_to_cut_its_log_and_does_all_else_meanwhile(
         what="it cuts",
     )
     beside = IntegerProducer(cluster, "others")
+    beside.send(30)
+    beside.flush()  # it looks for a producer id twice a second
     end_s = time.monotonic() + 4
     while time.monotonic() < end_s:
         began_s = time.monotonic()

@@ -18,6 +18,7 @@ import contextlib
 import logging
 from collections import deque
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -115,6 +116,18 @@ class FollowerFetchers:
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
 
 
+class _Listed(NamedTuple):
+    """What the leader knows of a partition that is asked for."""
+
+    epoch: LeaderEpoch
+    request: int  # that told it: answers to earlier ones are old
+
+
+class _Sent(NamedTuple):
+    request: int
+    answer: asyncio.Future[memoryview | bytes]
+
+
 class _Fetcher:
     """Fetches from one leader for as long as there is something to fetch from it."""
 
@@ -141,7 +154,7 @@ class _Fetcher:
         self._followed: dict[Place, Replica] = {}
         self._to_list: dict[Place, None] = {}  # what the leader has yet to hear
         self._to_forget: dict[Place, None] = {}
-        self._listed: dict[Place, LeaderEpoch] = {}  # what it knows that we ask for
+        self._listed: dict[Place, _Listed] = {}
         self._resting: dict[Place, asyncio.TimerHandle] = {}  # had an error; asked for later
         self._cutting: dict[Place, tuple[LeaderEpoch, asyncio.Future[Cut]]] = {}  # asked for after
         self._held_back: dict[Place, None] = {}  # by the quota; the next in turn first
@@ -149,7 +162,8 @@ class _Fetcher:
         self._told: set[Place] = set()  # whose leader's watermark is known in this session
         self._session_id = NO_SESSION
         self._session_epoch = FIRST_EPOCH
-        self._sent: deque[asyncio.Future[memoryview | bytes]] = deque()  # not answered yet
+        self._requests = 0
+        self._sent: deque[_Sent] = deque()  # not answered yet
         self._has_news = asyncio.Event()
         self._is_poked = False
         self._connection: ClientConnection | None = None
@@ -157,14 +171,12 @@ class _Fetcher:
 
     def asks_for(self, replica: Replica) -> bool:
         place = (replica.topic_id, replica.key[1])
+        nothing = (None,)
+        epochs = (self._listed.get(place, nothing)[0], self._cutting.get(place, nothing)[0])
         return (
             self._followed.get(place) is replica
             and place not in self._resting
-            and (
-                place in self._to_list
-                or place in self._held_back
-                or replica.epoch in (self._listed.get(place), self._cutting.get(place, (None,))[0])
-            )
+            and (place in self._to_list or place in self._held_back or replica.epoch in epochs)
         )
 
     def add(self, replica: Replica) -> None:
@@ -368,9 +380,9 @@ class _Fetcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        for future in self._sent:
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # known: it ended with its connection
+        for _, answer in self._sent:
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # known: it ended with its connection
         self._sent.clear()
         self._begin_anew()
 
@@ -383,8 +395,8 @@ class _Fetcher:
             "replica.socket.timeout.ms"
         )
         async with asyncio.timeout(patience_ms / 1_000):
-            frame = await self._sent[0]
-        self._sent.popleft()
+            frame = await self._sent[0].answer
+        request = self._sent.popleft().request
         body_at = response_body_at(Api.FETCH, FETCH_VERSION, frame)
         response = read_fetch_response(FETCH_VERSION, frame, body_at)
         if response.error:
@@ -392,7 +404,7 @@ class _Fetcher:
         for topic, parts in response.topics:
             assert isinstance(topic, UUID), "fetched by topic id"
             for part in parts:
-                self._came(topic, part)
+                self._came(request, topic, part)
         if self._reserved and not self._sent:
             self._end_reservations()
         if self._sent and not self._reserved and (self._to_list or self._held_back):
@@ -402,16 +414,18 @@ class _Fetcher:
                 self._begin_anew()
             self._session_id = response.session_id
 
-    def _came(self, topic: UUID, part: FetchedPartition) -> None:
+    def _came(self, request: int, topic: UUID, part: FetchedPartition) -> None:
         place = (topic, part.partition)
         replica = self._followed.get(place)
         if replica is None:
             return
         if part.records and self._quota.is_set:
             self._count(place, replica, len(part.records))
-        # What an answer says of a partition we have changed our mind about is old.
+        # What an answer says of a partition we have changed our mind about is old: also when the
+        # leader has been told, in a request that it had not seen when it answered.
         is_old = place in self._to_list or place in self._cutting
-        if place in self._listed and not is_old:
+        listed = self._listed.get(place)
+        if listed is not None and listed.request <= request and not is_old:
             self._take(place, replica, part)
 
     def _poke(self) -> None:
@@ -426,8 +440,10 @@ class _Fetcher:
             self._send(connection)
 
     def _send(self, connection: ClientConnection) -> None:
+        self._requests += 1
         body = write_fetch_request(FETCH_VERSION, self._request())
-        self._sent.append(connection.send(Api.FETCH, FETCH_VERSION, [body]))
+        answer = connection.send(Api.FETCH, FETCH_VERSION, [body])
+        self._sent.append(_Sent(self._requests, answer))
 
     async def _connected(self) -> ClientConnection:
         if self._connection is not None and self._connection.is_open:
@@ -478,7 +494,7 @@ class _Fetcher:
                     max_bytes=self._reserved.get(place, partition_bytes),
                 )
             )
-            self._listed[place] = replica.epoch
+            self._listed[place] = _Listed(replica.epoch, self._requests)
         forgotten: dict[UUID, list[int]] = {}
         for place in self._to_forget:
             forgotten.setdefault(place[0], []).append(place[1])
