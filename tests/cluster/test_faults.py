@@ -11,6 +11,7 @@ import pytest
 from cluster_helpers import (
     QUIET,
     IntegerProducer,
+    await_in_sync,
     check_all_is_well,
     check_nothing_lost,
     create_topic,
@@ -40,11 +41,7 @@ def isr_of(cluster: Cluster, topic: str, partition: int = 0) -> set[int]:
 
 
 def all_in_sync(cluster: Cluster, topic: str) -> None:
-    eventually(
-        lambda: all(len(each.isrs) == 3 for each in partitions_of(cluster, topic).values()),
-        within_s=20,
-        what="every replica is in sync",
-    )
+    await_in_sync(cluster, topic, within_s=20)
 
 
 def produce_until(producer: IntegerProducer, condition: Callable[[], bool], *, what: str) -> None:
