@@ -7,6 +7,7 @@ from functools import partial
 from kio.schema.errors import ErrorCode
 
 from insync.broker.cluster_view import ClusterView
+from insync.broker.refused_batches import RefusedBatches
 from insync.broker.replica import Replica
 from insync.broker.replicas import Replicas
 from insync.broker.server import Reply
@@ -14,7 +15,14 @@ from insync.rules.acknowledgement import Verdict, before_append
 from insync.storage.errors import OutOfOrderSequence, ProducerFenced, StorageRefusal
 from insync.storage.producers import Duplicate
 from insync.wire.apis import PRODUCE_VERSIONS
-from insync.wire.batches import NO_PRODUCER, BatchHeader, CorruptBatch, check, whole_batches
+from insync.wire.batches import (
+    NO_PRODUCER,
+    BatchHeader,
+    CorruptBatch,
+    check,
+    read_header,
+    whole_batches,
+)
 from insync.wire.produce import (
     ProducePartition,
     ProduceRequest,
@@ -47,6 +55,7 @@ class Produce:
     def __init__(self, replicas: Replicas, view: ClusterView) -> None:
         self._replicas = replicas
         self._view = view
+        self._refused = RefusedBatches()
 
     def __call__(self, reply: Reply, frame: memoryview | bytes) -> None:
         header = reply.header
@@ -65,7 +74,7 @@ class Produce:
     ) -> None:
         try:
             found, headers, data = self._admit(request, part)
-            duplicate = self._duplicate(found, headers)
+            duplicate = self._duplicate(found, part, headers[0])
             if duplicate is not None:
                 last = duplicate + headers[-1].last_offset_delta
                 self._answer(request, found, duplicate, last, tell)
@@ -74,19 +83,26 @@ class Produce:
                 data, headers, epoch=found.epoch, now_ms=self._replicas.wall_ms()
             )
         except Refused as refused:
-            self._replicas.counts.produce_failures += 1
-            tell(_result(part, refused.code, message=refused.message))
+            self._refuse(part, refused, tell)
             return
         except StorageRefusal as refusal:  # a full or failing disk
-            self._replicas.counts.produce_failures += 1
-            tell(_result(part, ErrorCode.kafka_storage_error, message=str(refusal)))
+            self._refuse(part, Refused(ErrorCode.kafka_storage_error, str(refusal)), tell)
             return
+        if self._refused:
+            self._refused.forget((part.topic, part.partition), headers[0].producer_id)
         counts = self._replicas.counts
         counts.bytes_in += result.bytes
         found.bytes_in += result.bytes
         counts.messages_in += result.end - result.base_offset
         self._replicas.appended(found, result.end, size_bytes=result.bytes)
         self._answer(request, found, result.base_offset, result.last_offset, tell)
+
+    def _refuse(self, part: ProducePartition, refused: Refused, tell: partial[None]) -> None:
+        self._replicas.counts.produce_failures += 1
+        header = read_header(part.records or b"")
+        if header is not None:
+            self._refused.note((part.topic, part.partition), header, refused.code)
+        tell(_result(part, refused.code, message=refused.message))
 
     def _answer(
         self,
@@ -138,20 +154,26 @@ class Produce:
         data = memoryview(part.records or b"")
         return found, _checked(data, found.batch_bytes_max), data
 
-    def _duplicate(self, found: Replica, headers: list[BatchHeader]) -> int | None:
+    def _duplicate(self, found: Replica, part: ProducePartition, header: BatchHeader) -> int | None:
         """The offset an idempotent producer's batch was given before; refused if out of order."""
-        header = headers[0]
         if header.producer_id == NO_PRODUCER:
             return None
+        behind = self._refused.code_behind((part.topic, part.partition), header)
+        producers = found.log.producers
         try:
-            checked = found.log.producers.check(header)
+            checked = producers.check(header)
         except OutOfOrderSequence as refusal:
-            raise Refused(ErrorCode.out_of_order_sequence_number, str(refusal)) from None
+            code = ErrorCode.out_of_order_sequence_number if behind is None else behind
+            raise Refused(code, str(refusal)) from None
         except ProducerFenced as refusal:
             raise Refused(ErrorCode.invalid_producer_epoch, str(refusal)) from None
         except StorageRefusal as refusal:
             raise Refused(ErrorCode.kafka_storage_error, str(refusal)) from None
-        return checked.base_offset if isinstance(checked, Duplicate) else None
+        if isinstance(checked, Duplicate):
+            return checked.base_offset
+        if behind is not None and producers.get(header.producer_id) is None:
+            raise Refused(behind, "the batch before it has to come first")
+        return None
 
 
 def _checked(data: memoryview, bytes_max: int) -> list[BatchHeader]:

@@ -1,0 +1,218 @@
+"""What is told to batches that were sent right behind one that was refused for now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+from kio.schema.create_topics.v2.request import CreatableTopic, CreateTopicsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+from kio.static.primitive import i16, i32, i32Timedelta
+from one_broker import PRODUCE_VERSION, TOPIC, Client, OneBroker
+
+from insync.broker.refused_batches import FOR_NOW, REFUSALS_MAX, RefusedBatches
+from insync.sim.virtual_loop import virtual_time
+from insync.wire import batches
+from insync.wire.apis import Api
+from insync.wire.batches import BatchHeader, read_header
+from insync.wire.produce import (
+    ProducePartition,
+    ProduceRequest,
+    read_produce_response,
+    write_produce_request,
+)
+
+TAKEN = ErrorCode.none
+FULL = ErrorCode.kafka_storage_error
+GAP = ErrorCode.out_of_order_sequence_number
+
+Story = Callable[[OneBroker, "Sender"], Awaitable[None]]
+
+
+class Sender:
+    """An idempotent producer that sends what a test tells it to, in any order."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def send(
+        self, sequence: int, count: int = 1, *, epoch: int = 0, topic: str = TOPIC
+    ) -> tuple[ErrorCode, int]:
+        """Records whose values are their sequences: the answer, and the offset they were given."""
+        batch = numbered(sequence, count, epoch=epoch)
+        request = ProduceRequest(None, -1, 1_000, [ProducePartition(topic, 0, batch)])
+        body = write_produce_request(PRODUCE_VERSION, request)
+        frame, at = await self._client.connection.ask(Api.PRODUCE, PRODUCE_VERSION, [body])
+        (result,) = read_produce_response(PRODUCE_VERSION, frame, at).results
+        return ErrorCode(result.error), result.base_offset
+
+
+def numbered(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7) -> bytes:
+    return batches.build(
+        [(None, b"%d" % number) for number in range(sequence, sequence + count)],
+        timestamp_ms=1,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
+def play(story: Story) -> None:
+    with virtual_time() as loop:
+        broker = OneBroker(loop)
+
+        async def playing() -> None:
+            await broker.start(partitions=1)
+            await story(broker, Sender(await broker.client()))
+
+        loop.run_until_complete(playing())
+
+
+def test_those_behind_a_refused_batch_are_told_the_same_and_come_in_order() -> None:
+    async def story(broker: OneBroker, sender: Sender) -> None:
+        assert await sender.send(0, 3) == (TAKEN, 0)
+        broker.disk.is_full = True
+        assert await sender.send(3, 3) == (FULL, -1)
+        assert await sender.send(6) == (FULL, -1)
+        broker.disk.is_full = False
+        assert await sender.send(7) == (FULL, -1), "there is room, but the first has to come first"
+        assert await sender.send(3, 3) == (TAKEN, 3)
+        assert await sender.send(6) == (TAKEN, 6)
+        assert await sender.send(7) == (TAKEN, 7)
+
+    play(story)
+
+
+def test_a_producer_that_was_never_heard_of_begins_where_it_was_refused() -> None:
+    async def story(broker: OneBroker, sender: Sender) -> None:
+        broker.disk.is_full = True
+        assert await sender.send(0, 3) == (FULL, -1)
+        broker.disk.is_full = False
+        assert await sender.send(3) == (FULL, -1)
+        assert await sender.send(0, 3) == (TAKEN, 0)
+        assert await sender.send(3) == (TAKEN, 3)
+
+    play(story)
+
+
+def test_a_topic_that_is_not_known_yet() -> None:
+    async def story(broker: OneBroker, sender: Sender) -> None:
+        unknown = (ErrorCode.unknown_topic_or_partition, -1)
+        assert await sender.send(0, 3, topic="new") == unknown
+        client = await broker.client()
+        topic = CreatableTopic(
+            name=TopicName("new"),
+            num_partitions=i32(1),
+            replication_factor=i16(1),
+            assignments=(),
+            configs=(),
+        )
+        await client.connection.request(
+            CreateTopicsRequest(
+                topics=(topic,),
+                timeout=i32Timedelta.parse(timedelta(seconds=10)),
+                validate_only=False,
+            )
+        )
+        await asyncio.sleep(0.2)
+        assert await sender.send(3, topic="new") == unknown
+        assert await sender.send(0, 3, topic="new") == (TAKEN, 0)
+        assert await sender.send(3, topic="new") == (TAKEN, 3)
+
+    play(story)
+
+
+def test_refused_again_it_still_holds_back_those_behind_it() -> None:
+    async def story(broker: OneBroker, sender: Sender) -> None:
+        assert await sender.send(0) == (TAKEN, 0)
+        broker.disk.is_full = True
+        for _ in range(3):
+            for sequence in range(1, 6):
+                assert await sender.send(sequence) == (FULL, -1)
+        broker.disk.is_full = False
+        for sequence in range(1, 6):
+            assert await sender.send(sequence) == (TAKEN, sequence)
+
+    play(story)
+
+
+def test_who_gave_the_refused_batch_up_hears_of_the_gap() -> None:
+    async def story(broker: OneBroker, sender: Sender) -> None:
+        assert await sender.send(0) == (TAKEN, 0)
+        broker.disk.is_full = True
+        assert await sender.send(1) == (FULL, -1)
+        broker.disk.is_full = False
+        for sequence in range(2, 6):  # four can have been under way behind it
+            assert await sender.send(sequence) == (FULL, -1)
+        for sequence in range(6, 9):
+            assert await sender.send(sequence) == (GAP, -1)
+        assert await sender.send(0, epoch=1) == (TAKEN, 1), "it begins again"
+        assert await sender.send(1, epoch=1) == (TAKEN, 2)
+
+    play(story)
+
+
+def test_a_gap_that_nobody_was_told_to_fill_is_one() -> None:
+    async def story(broker: OneBroker, sender: Sender) -> None:
+        assert await sender.send(0) == (TAKEN, 0)
+        assert await sender.send(2) == (GAP, -1)
+        broker.disk.is_full = True
+        assert await sender.send(1) == (FULL, -1)
+        broker.disk.is_full = False
+        assert await sender.send(1) == (TAKEN, 1)
+        assert await sender.send(3) == (GAP, -1), "what was refused is there by now"
+
+    play(story)
+
+
+def test_a_repeated_batch_is_known_whatever_was_refused_before_it() -> None:
+    async def story(broker: OneBroker, sender: Sender) -> None:
+        assert await sender.send(0) == (TAKEN, 0)
+        assert await sender.send(1) == (TAKEN, 1)
+        broker.disk.is_full = True
+        assert await sender.send(2) == (FULL, -1)
+        assert await sender.send(1) == (TAKEN, 1)
+
+    play(story)
+
+
+def header_of(sequence: int, *, epoch: int = 0, producer: int = 7) -> BatchHeader:
+    header = read_header(numbered(sequence, epoch=epoch, producer=producer))
+    assert header is not None
+    return header
+
+
+@pytest.mark.parametrize("code", sorted(FOR_NOW))
+def test_each_reason_to_send_again(code: ErrorCode) -> None:
+    refused = RefusedBatches()
+    refused.note(("t", 0), header_of(5), code)
+    assert refused.code_behind(("t", 0), header_of(6)) is code
+    assert refused.code_behind(("t", 0), header_of(5)) is None, "that is the batch itself"
+    assert refused.code_behind(("t", 1), header_of(6)) is None
+    assert refused.code_behind(("t", 0), header_of(6, epoch=1)) is None
+    assert refused.code_behind(("t", 0), header_of(6, producer=8)) is None
+    refused.forget(("t", 0), 7)
+    assert refused.code_behind(("t", 0), header_of(6)) is None
+    assert len(refused) == 0
+
+
+@pytest.mark.parametrize(
+    "code", [GAP, ErrorCode.corrupt_message, ErrorCode.message_too_large, ErrorCode.invalid_record]
+)
+def test_what_is_refused_for_good_is_not_waited_for(code: ErrorCode) -> None:
+    refused = RefusedBatches()
+    refused.note(("t", 0), header_of(5), code)
+    assert len(refused) == 0
+
+
+def test_no_more_are_remembered_than_fit() -> None:
+    refused = RefusedBatches()
+    for producer in range(REFUSALS_MAX + 10):
+        refused.note(("t", 0), header_of(5, producer=producer), FULL)
+    refused.note(("t", 0), header_of(5, producer=-1), FULL)
+    assert len(refused) == REFUSALS_MAX
+    assert refused.code_behind(("t", 0), header_of(6, producer=9)) is None
+    assert refused.code_behind(("t", 0), header_of(6, producer=10)) is FULL
