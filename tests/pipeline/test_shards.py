@@ -7,11 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from exported_tables import record, write
+from hypothesis import given
+from hypothesis import strategies as st
 
 from insync.pipeline import events
 from insync.pipeline.events import BadTables
 from insync.pipeline.scenarios import Asked
-from insync.pipeline.shards import _OfFiles, _with_lists, empty, exported_files
+from insync.pipeline.shards import _OfFiles, _with_lists, dealt, empty, exported_files
 from insync.pipeline.what_if_table import Replay
 
 
@@ -41,8 +43,9 @@ def of_files(folder: Path, *numbers: int) -> list[dict[str, int]]:
     def counts(tables: dict[str, pa.Table]) -> pa.Table:
         return pa.Table.from_pylist([{name: rows.num_rows for name, rows in tables.items()}])
 
-    read = _OfFiles(folder, exported_files(folder), events.COLUMNS, counts)
-    ids = pa.RecordBatch.from_pydict({"id": list(numbers)})
+    hands: list[list[int]] = [[], list(numbers)]
+    read = _OfFiles(folder, exported_files(folder), hands, events.COLUMNS, counts)
+    ids = pa.RecordBatch.from_pydict({"id": [1]})
     return [row for batch in read(iter([ids])) for row in batch.to_pylist()]
 
 
@@ -62,6 +65,22 @@ def test_a_table_that_never_was_is_empty(tmp_path: Path) -> None:
     assert (found["appends"], found["isr"], found["stalls"]) == (len(tables["appends"]), 0, 0)
 
 
+@given(st.lists(st.integers(0, 10**9), min_size=1), st.data())
+def test_each_file_is_dealt_once_and_no_task_has_much_more_than_its_share(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    tasks = data.draw(st.integers(1, len(sizes)))
+    hands = dealt(sizes, tasks)
+    assert len(hands) == tasks
+    assert sorted(number for hand in hands for number in hand) == list(range(len(sizes)))
+    share = sum(sizes) / tasks
+    assert max(sum(sizes[number] for number in hand) for hand in hands) <= share + max(sizes)
+
+
+def test_a_large_file_is_a_task_of_its_own() -> None:
+    assert [sorted(hand) for hand in dealt([1, 1, 90, 1, 1], 2)] == [[2], [0, 1, 3, 4]]
+
+
 @pytest.mark.parametrize("table", ["fetches", "appends", "isr"])
 def test_a_worker_without_the_files_says_so(table: str, tmp_path: Path) -> None:
     """As on another host than the driver's, which listed them."""
@@ -69,7 +88,7 @@ def test_a_worker_without_the_files_says_so(table: str, tmp_path: Path) -> None:
     listed = exported_files(folder)
     path = folder / table / "part-00000.parquet"
     path.unlink()
-    read = _OfFiles(folder, listed, events.COLUMNS, lambda tables: tables["fetches"])
+    read = _OfFiles(folder, listed, [[0]], events.COLUMNS, lambda tables: tables["fetches"])
     with pytest.raises(
         BadTables, match=rf"^{path} is not on \S+: every worker must see the folder"
     ):

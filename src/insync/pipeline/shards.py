@@ -11,8 +11,10 @@ Two ways in, one way on: whatever comes from a shard is what a function makes of
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
+from heapq import heapreplace
+from itertools import chain
 from pathlib import Path
 from socket import gethostname
 from typing import Final
@@ -35,7 +37,7 @@ BY_BROKER: Final = "stalls"
 NEEDED: Final = ("fetches", "appends")
 NAMED_MAX: Final = 5  # missing files, of those that a message names
 SEPARATOR: Final = ","
-TASKS_PER_CORE: Final = 3  # a task costs about 40 ms, an uneven last one more
+TASKS_PER_CORE: Final = 2  # a task costs about 40 ms, and the cores are not all equally fast
 _TYPES: Final = {
     Type.INT32: "int",
     Type.INT64: "bigint",
@@ -93,15 +95,27 @@ def from_export(
     """`work` over the files of each partition of the telemetry topic."""
     root = Path(folder).absolute()  # workers may have another folder of their own
     files = exported_files(root)
-    names = files["fetches"]
-    tasks = min(len(names), TASKS_PER_CORE * _cores(spark))
+    sizes = [(root / "fetches" / name).stat().st_size for name in files["fetches"]]
+    hands = dealt(sizes, min(len(sizes), TASKS_PER_CORE * _cores(spark)))
     if BY_BROKER in columns:
         # Everybody reads all of these: not those with nothing in them, as most of them are.
         files[BY_BROKER] = [
             name for name in files[BY_BROKER] if footers.count_rows(root / BY_BROKER / name)
         ]
-    read = _OfFiles(root, files, columns, work)
-    return spark.range(0, len(names), 1, tasks).mapInArrow(read, schema)
+    read = _OfFiles(root, files, hands, columns, work)
+    return spark.range(0, len(hands), 1, len(hands)).mapInArrow(read, schema)
+
+
+def dealt(sizes: Sequence[int], hands: int) -> list[list[int]]:
+    """The numbers of the files that each task reads: from the largest on, each file goes to whoever
+    has the least yet."""
+    loads = [(0, hand) for hand in range(hands)]
+    files: list[list[int]] = [[] for _ in range(hands)]
+    for number in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        load, hand = loads[0]
+        files[hand].append(number)
+        heapreplace(loads, (load + sizes[number], hand))
+    return files
 
 
 def exported_files(root: Path) -> dict[str, list[str]]:
@@ -181,12 +195,18 @@ def _numbers(text: str) -> list[int]:
 
 
 class _OfFiles:
-    """`work` over the files with the numbers that come in."""
+    """`work` over the files of the hands with the numbers that come in."""
 
     def __init__(
-        self, root: Path, files: Mapping[str, list[str]], columns: Columns, work: Work
+        self,
+        root: Path,
+        files: Mapping[str, list[str]],
+        hands: list[list[int]],
+        columns: Columns,
+        work: Work,
     ) -> None:
         self._root = root
+        self._hands = hands
         self._files = {table: files[table] for table in columns}
         self._columns = dict(columns)
         self._work = work
@@ -194,7 +214,9 @@ class _OfFiles:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stalls = None
         for batch in batches:
-            for number in batch.column("id").to_pylist():
+            for number in chain.from_iterable(
+                self._hands[hand] for hand in batch.column("id").to_pylist()
+            ):
                 tables = {}
                 for table, columns in self._columns.items():
                     if table == BY_BROKER:
