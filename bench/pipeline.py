@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 LIMIT_MS = 5_000
-WARM_UPS = 5  # Java compiles Spark's own code as it is run, and has most of it after some runs
+WARM_UPS = 10  # Java compiles Spark's own code as it is run: the first runs take turns with that
 MEASURED = 5
 DUCKDB_WARM_UPS, DUCKDB_MEASURED = 1, 2  # nothing of it is compiled: from the second run on alike
 
