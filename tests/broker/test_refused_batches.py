@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from kio.schema.create_topics.v2.request import CreatableTopic, CreateTopicsRequest
@@ -216,3 +217,11 @@ def test_no_more_are_remembered_than_fit() -> None:
     assert len(refused) == REFUSALS_MAX
     assert refused.code_behind(("t", 0), header_of(6, producer=9)) is None
     assert refused.code_behind(("t", 0), header_of(6, producer=10)) is FULL
+
+
+def test_a_name_that_no_topic_has_is_not_kept() -> None:
+    refused = RefusedBatches()
+    refused.note(("t" * 249, 0), header_of(5), ErrorCode.unknown_topic_or_partition)
+    refused.note(("t" * 250, 0), header_of(5), ErrorCode.unknown_topic_or_partition)
+    refused.note((UUID(int=1), 0), header_of(5), ErrorCode.unknown_topic_id)
+    assert len(refused) == 2

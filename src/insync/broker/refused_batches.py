@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from insync.metadata.paths import TOPIC_NAME_CHARACTERS_MAX
 from insync.storage.producers import BATCHES_KEPT
 from insync.wire.batches import BatchHeader
 from insync.wire.primitives import Topic
@@ -23,7 +24,7 @@ BEHIND_MAX: Final = BATCHES_KEPT - 1
 """Clients keep so many under way behind a batch. One that comes later than that was sent by
 somebody who gave the refused batch up, and needs to hear of the gap."""
 
-REFUSALS_MAX: Final = 10_000  # of all producers and partitions; about 200 bytes each
+REFUSALS_MAX: Final = 10_000  # of all producers and partitions; about a kilobyte each at most
 
 FOR_NOW: Final = frozenset(
     {
@@ -57,7 +58,7 @@ class RefusedBatches:
 
     def note(self, partition: Partition, header: BatchHeader, code: ErrorCode) -> None:
         """A batch was refused; of one that came behind another, the other is remembered."""
-        if header.producer_id < 0 or code not in FOR_NOW:
+        if header.producer_id < 0 or code not in FOR_NOW or not _can_be_a_topic(partition[0]):
             return
         key = (partition, header.producer_id)
         first = self._refusals.get(key)
@@ -76,6 +77,11 @@ class RefusedBatches:
     def forget(self, partition: Partition, producer_id: int) -> None:
         """A batch of this producer was taken: there is no gap."""
         self._refusals.pop((partition, producer_id), None)
+
+
+def _can_be_a_topic(name: Topic) -> bool:
+    """What nobody would keep as a topic's name is not kept here either: it may be a megabyte."""
+    return not isinstance(name, str) or len(name) <= TOPIC_NAME_CHARACTERS_MAX
 
 
 def _is_behind(first: _Refusal, header: BatchHeader) -> bool:
