@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # No deadline: these machines are noisy, and a slow example is not a wrong one.
 settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
-for name, examples in (("thorough", 80), ("exhaustive", 800)):
+for name, examples in (("thorough", 50), ("exhaustive", 600)):
     settings.register_profile(
         name,
         max_examples=examples,
