@@ -138,12 +138,15 @@ class OneBroker:
 
     async def start(self, *, partitions: int) -> None:
         await self.node.start()
+        await self.create(TOPIC, partitions=partitions)
+
+    async def create(self, topic: str, *, partitions: int) -> None:
         client = await self.client()
         answer = await client.connection.request(
             CreateTopicsRequest(
                 topics=(
                     CreatableTopic(
-                        name=TopicName(TOPIC),
+                        name=TopicName(topic),
                         num_partitions=i32(partitions),
                         replication_factor=i16(1),
                         assignments=(),

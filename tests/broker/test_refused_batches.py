@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from kio.schema.create_topics.v2.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.errors import ErrorCode
-from kio.schema.types import TopicName
-from kio.static.primitive import i16, i32, i32Timedelta
 from one_broker import PRODUCE_VERSION, TOPIC, Client, OneBroker
 
 from insync.broker.refused_batches import FOR_NOW, REFUSALS_MAX, RefusedBatches
@@ -103,22 +98,7 @@ def test_a_topic_that_is_not_known_yet() -> None:
     async def story(broker: OneBroker, sender: Sender) -> None:
         unknown = (ErrorCode.unknown_topic_or_partition, -1)
         assert await sender.send(0, 3, topic="new") == unknown
-        client = await broker.client()
-        topic = CreatableTopic(
-            name=TopicName("new"),
-            num_partitions=i32(1),
-            replication_factor=i16(1),
-            assignments=(),
-            configs=(),
-        )
-        await client.connection.request(
-            CreateTopicsRequest(
-                topics=(topic,),
-                timeout=i32Timedelta.parse(timedelta(seconds=10)),
-                validate_only=False,
-            )
-        )
-        await asyncio.sleep(0.2)
+        await broker.create("new", partitions=1)
         assert await sender.send(3, topic="new") == unknown
         assert await sender.send(0, 3, topic="new") == (TAKEN, 0)
         assert await sender.send(3, topic="new") == (TAKEN, 3)

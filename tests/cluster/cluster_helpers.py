@@ -68,11 +68,6 @@ def stored_isr(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
     return list(latest.value["isr"])
 
 
-def _store_of(cluster: Cluster) -> sqlite3.Connection:
-    file = cluster.folder / "metadata" / "metadata.sqlite"
-    return sqlite3.connect(f"file:{file}?mode=ro", uri=True)
-
-
 def leader_of(cluster: Cluster, topic: str = "orders") -> int:
     """The leader of partition 0, once there is one."""
     found: list[int] = []
@@ -111,8 +106,9 @@ class Stored:
 
 def stored(cluster: Cluster, *paths: str) -> list[Stored]:
     """What has become of these nodes since the cluster began, from the store's own file."""
+    file = cluster.folder / "metadata" / "metadata.sqlite"
     query = "SELECT revision, path, value FROM changes ORDER BY number"
-    with closing(_store_of(cluster)) as database:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
         found = database.execute(query).fetchall()
     return [
         Stored(revision, path, None if value is None else json.loads(value))
