@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from partition_helpers import among
 
 from insync.rules.acknowledgement import Verdict, after_append, before_append, effective_min_isr
 from insync.rules.isr import Expanding, Isr, Shrinking, Stable
 from insync.rules.values import BrokerId, Offset
+from support.rules.partition_states import among
 
 ONE = Stable(among(1))
 TWO = Stable(among(1, 2))

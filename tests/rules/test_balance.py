@@ -90,7 +90,7 @@ def test_some_racks_are_not_known() -> None:
 
 
 def test_too_few_brokers() -> None:
-    with pytest.raises(BadPlan, match="t-0 has 2 replicas, more than the 1 brokers given"):
+    with pytest.raises(BadPlan, match="t-0 has 2 replicas, more than the 1 brokers named"):
         balanced(plan((1, 2)), brokers=ids([1]), racks={}, sizes={})
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_helpers import (
+
+from insync.rules.election import (
+    broker_gone,
+    elect,
+    epoch_found,
+    prefer,
+    successor,
+)
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId, LeaderEpoch
+from support.rules.partition_states import (
     BROKERS,
     EPOCH,
     among,
@@ -17,10 +27,6 @@ from partition_helpers import (
     partitions,
     searched,
 )
-
-from insync.rules.election import broker_gone, elect, prefer, successor
-from insync.rules.partition_state import PartitionState
-from insync.rules.values import BrokerId
 
 EVERYBODY = frozenset(BROKERS)
 
@@ -61,6 +67,22 @@ class TestPartitionState:
         state = partition(1, 2, leader=1)
         assert state.led_by(BrokerId(2)) == partition(1, 2, leader=2, epoch=EPOCH + 1)
         assert state.led_by(None) == partition(1, 2, leader=None, epoch=EPOCH + 1)
+
+
+class TestEpochOfALog:
+    """Defect 7: a store that went back must not give an epoch to a second leader."""
+
+    def test_an_epoch_that_the_store_does_not_know_is_over(self) -> None:
+        state = partition(1, 2, leader=1)
+        found = LeaderEpoch(EPOCH + 3)
+        after = epoch_found(state, found)
+        assert after == partition(1, 2, leader=None, epoch=EPOCH + 3)
+        assert elect(after, live=EVERYBODY).leader_epoch == found + 1
+
+    @pytest.mark.parametrize("behind", [0, 1])
+    def test_one_that_it_knows_changes_nothing(self, behind: int) -> None:
+        state = partition(1, 2, leader=1)
+        assert epoch_found(state, LeaderEpoch(EPOCH - behind)) == state
 
 
 class TestCleanElection:

@@ -12,7 +12,6 @@ from itertools import count, takewhile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_helpers import searched
 
 from insync.rules.epochs import (
     EpochEnd,
@@ -23,6 +22,7 @@ from insync.rules.epochs import (
     truncation,
 )
 from insync.rules.values import LeaderEpoch, Offset
+from support.rules.partition_states import searched
 
 Record = tuple[LeaderEpoch, int]  # who wrote it, and a value no other record has
 Log = tuple[Record, ...]
@@ -415,3 +415,17 @@ def test_retention_leaves_the_history_of_what_is_left(cluster: Cluster, deleted:
         left = Replica(log=settled.log[log_start:]).dumb_history()
         expected = history(*((entry.epoch, entry.start + log_start) for entry in left.entries))
         assert settled.history.cut_start(Offset(log_start)) == expected
+
+
+@pytest.mark.property
+@given(clusters, st.integers(0, 30))
+def test_the_history_names_the_epoch_of_each_record_that_is_left(
+    cluster: Cluster, deleted: int
+) -> None:
+    for one in cluster.replicas:
+        settled = one.cut(one.end)
+        log_start = min(deleted, max(0, settled.end - 1))
+        left = settled.history.cut_start(Offset(log_start))
+        for offset, (epoch, _) in enumerate(settled.log):
+            expected = None if offset < log_start else epoch
+            assert left.epoch_at(Offset(offset)) == expected

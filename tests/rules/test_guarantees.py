@@ -10,13 +10,13 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from effort import times
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from partition_world import POLICIES, REPLICAS, PartitionWorld
 
 from insync.rules.policy import Policy
 from insync.rules.values import BrokerId
+from support.rules.partition_model import POLICIES, REPLICAS, PartitionWorld
+from support.search_effort import times
 
 brokers = st.sampled_from(REPLICAS)
 
@@ -61,6 +61,10 @@ class PartitionLife(RuleBasedStateMachine):
     @rule()
     def leader_reads_store(self) -> None:
         self.world.leader_reads_store()
+
+    @rule()
+    def leader_reads_the_same_state_again(self) -> None:
+        self.world.leader_reads_the_same_state_again()
 
     @rule(broker=brokers)
     def broker_dies(self, broker: BrokerId) -> None:
@@ -133,6 +137,7 @@ ACTIONS: dict[Action, int] = {  # and how often
     lambda world, _, broker: world.connection_closes(broker): 2,
     lambda world, random, _: world.time_passes(random.choice((1, 2, 5, 20, 40, 99, 101))): 14,
     _store: 12,
+    lambda world, _random, _: world.leader_reads_the_same_state_again(): 2,
     lambda world, random, _: world.leader_stalls(random.choice((100, 150, 400))): 2,
     lambda world, _, broker: world.session_asks(broker): 6,
     lambda world, _, broker: world.session_lists(broker): 1,

@@ -8,7 +8,7 @@ import pytest
 
 from insync.rules.follower import Fetch
 from insync.rules.isr import committed, maximal
-from insync.rules.leadership import Leadership
+from insync.rules.leadership import Leadership, Rule
 from insync.rules.membership import Obstacle, isr_by_definition
 from insync.rules.policy import CaughtUp, LagBegin, Messages, Policy, TrueLag
 from insync.rules.stalls import Stall
@@ -19,6 +19,10 @@ ALL = (LEADER, SECOND, THIRD)
 LIMIT_MS = 30_000
 
 
+def rule_of(policy: Policy, *, fetch_wait_max_ms: int = 500) -> Rule:
+    return Rule(policy=policy, fetch_wait_max_ms=fetch_wait_max_ms)
+
+
 def leadership(
     *,
     members: tuple[BrokerId, ...] = ALL,
@@ -27,8 +31,7 @@ def leadership(
     policy: Policy | None = None,
 ) -> Leadership:
     return Leadership.begin(
-        policy=policy or CaughtUp(lag_time_max_ms=LIMIT_MS),
-        fetch_wait_max_ms=500,
+        rule=rule_of(policy or CaughtUp(lag_time_max_ms=LIMIT_MS)),
         leader=LEADER,
         epoch=LeaderEpoch(5),
         replicas=ALL,
@@ -142,6 +145,30 @@ def test_who_lost_its_log_does_not_hold_the_watermark() -> None:
     term = fetched(fetched(term, SECOND, 20, at_ms=300), THIRD, 0, at_ms=400)
     assert term.high_watermark == 20
     assert term.obstacles(THIRD, now_ms=400)
+
+
+def test_a_replica_below_the_epochs_start_does_not_hold_the_watermark() -> None:
+    """By true lag it is in sync for T after an election, but it could not join yet."""
+    policy = TrueLag(lag_time_max_ms=LIMIT_MS)
+    term = leadership(members=(LEADER, SECOND), end=100, high_watermark=60, policy=policy)
+    term = fetched(fetched(term, THIRD, 80, at_ms=1), SECOND, 100, at_ms=2)
+    assert term.obstacles(THIRD, now_ms=2) == (
+        Obstacle.BELOW_WATERMARK,
+        Obstacle.BELOW_EPOCH_START,
+    )
+    assert term.high_watermark == 100
+
+
+@pytest.mark.parametrize("policy", [CaughtUp, TrueLag])
+def test_a_pending_read_admits_nobody(policy: type[CaughtUp | TrueLag]) -> None:
+    """KIP-501: it keeps a member in; a follower outside that lags stays outside."""
+    rule = policy(lag_time_max_ms=LIMIT_MS, pending_reads=True)
+    term = leadership(members=(LEADER, SECOND), policy=rule).append(end=Offset(10), now_ms=0)
+    term = fetched(term, THIRD, 10, at_ms=1).append(end=Offset(20), now_ms=2)
+    late_ms = 2 * LIMIT_MS
+    term = term.read_began(THIRD, read_id=1, connection=1, offset=Offset(10), parsed_at_ms=late_ms)
+    assert term.followers[THIRD].reads.hold
+    assert Obstacle.LAGGING in term.obstacles(THIRD, now_ms=late_ms)
 
 
 def test_nothing_is_due_when_everybody_is_level() -> None:
@@ -322,7 +349,7 @@ def test_kafkas_definition_of_the_isr() -> None:
     [
         (lambda term: term.append(end=Offset(0), now_ms=0), "adds something"),
         (lambda term: replace(term).propose_join(SECOND), "a member cannot join"),
-        (lambda term: term.propose_leave(set()), "somebody who leaves"),
+        (lambda term: term.propose_leave(set()), "a shrink removes at least one replica"),
         (lambda term: term.propose_leave(set(ALL)), "never all of them"),
         (lambda term: term.settle(set(), now_ms=0), "never empty"),
     ],
@@ -341,12 +368,16 @@ def test_a_shorter_limit_counts_from_when_a_follower_was_last_heard_of() -> None
     term = fetched(term, SECOND, 10, at_ms=2_000)
     term = fetched(term, THIRD, 10, at_ms=2_000).append(end=Offset(20), now_ms=2_500)
     term = fetched(term, SECOND, 20, at_ms=6_000)
-    ruled = term.with_rule(CaughtUp(lag_time_max_ms=3_000), fetch_wait_max_ms=100, now_ms=7_000)
+    ruled = term.with_rule(
+        rule_of(CaughtUp(lag_time_max_ms=3_000), fetch_wait_max_ms=100), now_ms=7_000
+    )
     assert (ruled.isr, ruled.followers, ruled.end) == (term.isr, term.followers, term.end)
     assert ruled.fetch_wait_max_ms == 100
     assert ruled.next_deadline_ms(now_ms=7_000) == 5_001, "past already"
     assert ruled.leaving(now_ms=7_000) == (THIRD,)
-    longer = ruled.with_rule(CaughtUp(lag_time_max_ms=9_000), fetch_wait_max_ms=100, now_ms=7_000)
+    longer = ruled.with_rule(
+        rule_of(CaughtUp(lag_time_max_ms=9_000), fetch_wait_max_ms=100), now_ms=7_000
+    )
     assert longer.leaving(now_ms=11_000) == ()
     assert longer.leaving(now_ms=11_001) == (THIRD,)
 
@@ -358,7 +389,7 @@ def test_a_stricter_rule_lets_go_of_the_watermark_at_once() -> None:
     term = fetched(term, SECOND, 20, at_ms=200)
     assert term.high_watermark == 10
     ruled = term.with_rule(
-        Messages(lag_time_max_ms=LIMIT_MS, lag_max_messages=9), fetch_wait_max_ms=500, now_ms=300
+        rule_of(Messages(lag_time_max_ms=LIMIT_MS, lag_max_messages=9)), now_ms=300
     )
     assert ruled.high_watermark == 20
 
@@ -373,21 +404,19 @@ def test_append_times_begin_with_the_rule_that_reads_them() -> None:
         return term
 
     term = leadership().append(end=Offset(10), now_ms=1_000)
-    ruled = term.with_rule(true_lag, fetch_wait_max_ms=500, now_ms=5_000)
+    ruled = term.with_rule(rule_of(true_lag), now_ms=5_000)
     assert heard(ruled, 4, at_ms=5_500).deadlines() == {SECOND: 8_001, THIRD: 8_001}
-    again = ruled.with_rule(true_lag, fetch_wait_max_ms=400, now_ms=6_000)
+    again = ruled.with_rule(rule_of(true_lag, fetch_wait_max_ms=400), now_ms=6_000)
     assert again.log == ruled.log, "the record goes on"
     caught_up = CaughtUp(lag_time_max_ms=30_000)
-    unread = again.with_rule(caught_up, fetch_wait_max_ms=500, now_ms=6_500)
+    unread = again.with_rule(rule_of(caught_up), now_ms=6_500)
     unread = unread.append(end=Offset(20), now_ms=6_700)
-    back = heard(unread.with_rule(true_lag, fetch_wait_max_ms=500, now_ms=7_000), 9, at_ms=7_500)
+    back = heard(unread.with_rule(rule_of(true_lag), now_ms=7_000), 9, at_ms=7_500)
     assert back.deadlines() == {SECOND: 10_001, THIRD: 10_001}, "begun anew"
     assert heard(back, 20, at_ms=8_000).deadlines() == {}
 
 
 def test_append_times_of_an_epoch_without_appends() -> None:
-    term = leadership(end=5).with_rule(
-        TrueLag(lag_time_max_ms=3_000), fetch_wait_max_ms=500, now_ms=1_000
-    )
+    term = leadership(end=5).with_rule(rule_of(TrueLag(lag_time_max_ms=3_000)), now_ms=1_000)
     assert term.log.append_times.entries == ()
     assert term.append(end=Offset(6), now_ms=2_000).log.append_times.entries

@@ -14,6 +14,7 @@ from insync.rules.policy import (
     CaughtUp,
     LagBegin,
     LeaderLog,
+    Limit,
     Messages,
     Policy,
     TrueLag,
@@ -282,6 +283,63 @@ def test_a_level_follower_takes_its_sessions_last_fetch() -> None:
     ):
         leaves_at_ms = policy.leaves_at_ms(follower, history.log(), session_fetched_at_ms=60)
         assert leaves_at_ms == 161
+
+
+# Which limit was exceeded.
+
+
+@pytest.mark.property
+@given(histories())
+def test_the_limit_exceeded_is_the_one_that_the_table_names(drawn: tuple[History, int]) -> None:
+    """Of each policy's two limits, looked at alone, the one that is passed first."""
+    history, _ = drawn
+    if history.is_unheard_outsider:
+        return  # no member, and so never due to leave
+    follower, log, limit_ms = history.follower(), history.log(), history.lag_time_max_ms
+    is_far = bool(history.fetches) and history.end - history.fetches[-1].offset > MESSAGES_MAX
+    messages = Messages(lag_time_max_ms=limit_ms, lag_max_messages=MESSAGES_MAX)
+    assert (messages.exceeded(follower, log) is Limit.LAG_MESSAGES) == is_far
+    assert (messages.exceeded(follower, log) is Limit.FETCH_SILENCE) == (not is_far)
+
+    out_ms = first_out_ms(history, "lag_begin_out", history.last_fetch_ms)
+    assert out_ms is not None, "in the end it is silent"
+    is_silent = out_ms > history.last_fetch_ms + limit_ms
+    expected = Limit.FETCH_SILENCE if is_silent else Limit.LAG_TIME
+    assert LagBegin(lag_time_max_ms=limit_ms).exceeded(follower, log) is expected
+    for pending_reads in (False, True):
+        caught_up = CaughtUp(lag_time_max_ms=limit_ms, pending_reads=pending_reads)
+        assert caught_up.exceeded(follower, log) is Limit.LAG_TIME
+
+
+@pytest.mark.parametrize(
+    ("fetched_at_ms", "appended_at_ms", "limit"),
+    [
+        (500, 499, Limit.LAG_TIME),  # it fetched, and not what was there
+        (500, 500, Limit.FETCH_SILENCE),
+        (500, 501, Limit.FETCH_SILENCE),  # there was nothing more when it fetched last
+    ],
+)
+@pytest.mark.parametrize("pending_reads", [False, True])
+def test_true_lag_is_exceeded_by_a_record_or_by_silence(
+    fetched_at_ms: int, appended_at_ms: int, limit: Limit, *, pending_reads: bool
+) -> None:
+    history = History(starts_as_member=True, lag_time_max_ms=100)
+    history.appends = [(0, 10), (appended_at_ms, 12)]
+    end = 12 if appended_at_ms <= fetched_at_ms else 10
+    history.fetches = [
+        Fetch(offset=Offset(10), leader_end=Offset(10), at_ms=100, served_at_ms=100),
+        Fetch(
+            offset=Offset(10),
+            leader_end=Offset(end),
+            at_ms=fetched_at_ms,
+            served_at_ms=fetched_at_ms,
+        ),
+    ]
+    policy = TrueLag(lag_time_max_ms=100, pending_reads=pending_reads)
+    follower, log = history.follower(), history.log()
+    if pending_reads and limit is Limit.LAG_TIME:
+        limit = Limit.FETCH_SILENCE  # caught up, by KIP-501's dating, when its read was done
+    assert policy.exceeded(follower, log) is limit
 
 
 class TestKafkaIsrExpiration:

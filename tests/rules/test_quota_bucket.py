@@ -53,13 +53,13 @@ def test_it_starts_empty_and_fills_at_the_quota() -> None:
 
 def test_it_holds_half_a_second_of_the_quota_however_long_it_idles() -> None:
     idled = empty_bucket().at(1_000_000)
-    spent = idled.let_go(500, now_ms=1_000_000)
+    spent = idled.spend(500, now_ms=1_000_000)
     assert spent.credit == 0
 
 
 def test_a_batch_larger_than_the_bucket_goes_when_it_is_full_and_leaves_debt() -> None:
     """A full bucket is 500 B; the next batch waits until the other 4500 B have been earned."""
-    spent = full_bucket().let_go(5_000, now_ms=500)
+    spent = full_bucket().spend(5_000, now_ms=500)
     assert not spent.admits(1, now_ms=5_000)
     assert spent.admits(1, now_ms=5_001)
 
@@ -74,12 +74,12 @@ def test_at_1_byte_per_s_one_batch_stalls_the_rest() -> None:
     first_ms = bucket.admits_at_ms(10_000)
     assert first_ms is not None
     assert first_ms <= 500
-    second_ms = bucket.let_go(10_000, now_ms=first_ms).admits_at_ms(10_000)
+    second_ms = bucket.spend(10_000, now_ms=first_ms).admits_at_ms(10_000)
     assert second_ms == first_ms + 10_000_000
 
 
 def test_in_sync_traffic_does_not_make_the_debt_of_a_batch_forgotten() -> None:
-    indebted = full_bucket().let_go(50_000, now_ms=500)
+    indebted = full_bucket().spend(50_000, now_ms=500)
     assert indebted.pass_in_sync(1, now_ms=500).credit <= indebted.credit
     assert not indebted.pass_in_sync(99_999, now_ms=500).admits(1, now_ms=50_000)
 
@@ -121,7 +121,7 @@ def test_moves_get_the_quota_less_the_inbound_rate() -> None:
     for now_ms in range(20_000):
         bucket = bucket.pass_in_sync(400, now_ms=now_ms)
         while bucket.admits(10_000, now_ms=now_ms):
-            bucket = bucket.let_go(10_000, now_ms=now_ms)
+            bucket = bucket.spend(10_000, now_ms=now_ms)
             moved_bytes += 10_000
     assert 0.95 <= moved_bytes / (20 * (1_000_000 - 400_000)) <= 1.05
 
@@ -148,7 +148,7 @@ def test_a_move_of_three_1_mib_batches_finishes_beside_in_sync_traffic() -> None
         now_ms += 1
         bucket = bucket.pass_in_sync(150, now_ms=now_ms)
         if bucket.admits(2**20, now_ms=now_ms):
-            bucket = bucket.let_go(2**20, now_ms=now_ms)
+            bucket = bucket.spend(2**20, now_ms=now_ms)
             batches_left -= 1
         assert now_ms < 16_000
 
@@ -206,7 +206,7 @@ class Sender:
                 self.now_ms += deed.patience_ms
                 return
             self.now_ms = max(self.now_ms, free_at_ms)
-            self.bucket = self.bucket.let_go(deed.size_bytes, now_ms=self.now_ms)
+            self.bucket = self.bucket.spend(deed.size_bytes, now_ms=self.now_ms)
             self.limited.append((self.now_ms, deed.size_bytes))
             self.check_bound(one_batch=deed.size_bytes)
 
@@ -285,7 +285,7 @@ def test_a_sender_that_always_has_work_and_is_woken_in_time_reaches_95_percent(
             assert sent_bytes * 1_000 * 100 >= 95 * rate * now_ms
         if now_ms >= 3 * TEN_SECONDS_MS:
             return
-        bucket = bucket.let_go(size_bytes, now_ms=now_ms)
+        bucket = bucket.spend(size_bytes, now_ms=now_ms)
         sent_bytes += size_bytes
 
 
@@ -584,7 +584,7 @@ def test_a_new_quota_begins_now_and_not_before() -> None:
 
 def test_a_lower_quota_keeps_no_more_than_its_own_half_second() -> None:
     lowered = full_bucket().with_rate(10, now_ms=500)
-    assert lowered.let_go(5, now_ms=500).credit == 0
+    assert lowered.spend(5, now_ms=500).credit == 0
 
 
 def test_keep_up_traffic_beyond_ten_seconds_of_the_new_quota_is_forgotten() -> None:
@@ -596,7 +596,7 @@ def test_keep_up_traffic_beyond_ten_seconds_of_the_new_quota_is_forgotten() -> N
 
 def test_debt_of_a_batch_is_kept_through_any_change_of_the_quota() -> None:
     """9000 B are owed: 900 s at 10 B/s, 1 s at 9000 B/s, also by way of no quota at all."""
-    indebted = full_bucket().let_go(9_500, now_ms=500)
+    indebted = full_bucket().spend(9_500, now_ms=500)
     lowered = indebted.with_rate(10, now_ms=500)
     assert not lowered.admits(1, now_ms=500 + 900_000)
     assert lowered.admits(1, now_ms=500 + 900_100)
@@ -607,7 +607,7 @@ def test_debt_of_a_batch_is_kept_through_any_change_of_the_quota() -> None:
 
 def test_a_move_stalled_at_1_byte_per_s_completes_at_300_kb_per_s() -> None:
     """kafka-facts 6, ReassignPartitionsCommandTest: 10 kB are repaid in 34 ms at 300 000 B/s."""
-    stalled = empty_bucket(1).at(499).let_go(10_000, now_ms=499)
+    stalled = empty_bucket(1).at(499).spend(10_000, now_ms=499)
     freed = stalled.with_rate(300_000, now_ms=1_000)
     assert freed.admits(1, now_ms=1_034)
 
@@ -645,7 +645,7 @@ def test_whatever_the_quotas_were_the_last_one_is_kept_from_then_on(
         bucket = bucket.with_rate(rate, now_ms=now_ms)
         now_ms += gap_ms
         if bucket.admits(size_bytes, now_ms=now_ms):
-            bucket = bucket.let_go(size_bytes, now_ms=now_ms)
+            bucket = bucket.spend(size_bytes, now_ms=now_ms)
     changed = bucket.with_rate(rates[0] + 1, now_ms=now_ms)
     sender = Sender(changed, now_ms=now_ms)
     sender.live([Limited(size_bytes=1 + rates[0] // 10, times=120, patience_ms=20_000)])
@@ -661,8 +661,8 @@ def test_time_does_not_go_backwards() -> None:
 
 
 def test_nothing_is_let_go_without_leave() -> None:
-    with pytest.raises(AssertionError, match="let go without leave"):
-        empty_bucket().let_go(1, now_ms=0)
+    with pytest.raises(AssertionError, match="spent without being admitted"):
+        empty_bucket().spend(1, now_ms=0)
 
 
 def test_nothing_is_settled_that_was_not_reserved() -> None:

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_helpers import (
+
+from insync.rules.election import broker_gone, elect
+from insync.rules.partition_state import PartitionState
+from insync.rules.reassignment import cancel, complete, origin, start
+from insync.rules.refusals import BadPlan, NothingToCancel, WouldLoseData
+from insync.rules.resignation import resign
+from insync.rules.values import BrokerId
+from support.rules.partition_states import (
     BROKERS,
     EPOCH,
     among,
@@ -18,13 +25,6 @@ from partition_helpers import (
     partition,
     searched,
 )
-
-from insync.rules.election import broker_gone, elect
-from insync.rules.partition_state import PartitionState
-from insync.rules.reassignment import cancel, complete, origin, start
-from insync.rules.refusals import BadPlan, NothingToCancel, WouldLoseData
-from insync.rules.resignation import resign
-from insync.rules.values import BrokerId
 
 KNOWN = among(0, 1, 2, 3, 4, 5)
 

@@ -7,7 +7,6 @@ import pkgutil
 from collections.abc import Callable
 
 import pytest
-from partition_helpers import among, brokers, partition
 
 import insync.rules
 from insync.rules.reassignment import cancel, start
@@ -21,6 +20,7 @@ from insync.rules.refusals import (
 )
 from insync.rules.settings import InSyncSettings, in_sync_rule
 from insync.rules.throttled_replicas import parse
+from support.rules.partition_states import among, brokers, partition
 
 SETTLED = partition(1, 2, leader=1)
 STRANDED = partition(2, 1, isr=(2,), leader=2, adding=(2,), removing=(1,))

@@ -5,13 +5,20 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_helpers import EPOCH, among, assert_sound, broker_sets, brokers, partition
 
 from insync.rules.follower import Follower
 from insync.rules.partition_state import PartitionState
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT, Cooling, resign, resigns_at_ms
 from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
+from support.rules.partition_states import (
+    EPOCH,
+    among,
+    assert_sound,
+    broker_sets,
+    brokers,
+    partition,
+)
 
 EVERYBODY = among(1, 2, 3, 4, 5)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_helpers import searched
 
 from insync.rules.stalls import Stall, StallRecord, is_stall
+from support.rules.partition_states import searched
 
 
 class TestIsStall:

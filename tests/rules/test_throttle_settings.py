@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from insync.rules.move_plan import Move
 from insync.rules.throttle_lease import Configs, begin, end
-from insync.rules.throttle_settings import is_filled_anew, of_bootstrap, of_moves
+from insync.rules.throttle_settings import is_rebuilt_from_leader, of_bootstrap, of_moves
 from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.rules.values import BrokerId, PartitionId
 
@@ -68,8 +68,8 @@ def test_a_lease_of_it_gives_back_what_was_there_before() -> None:
 
 def test_a_broker_fills_what_it_follows_and_what_others_have() -> None:
     one, two = BrokerId(1), BrokerId(2)
-    assert is_filled_anew(two, replicas=(one, two), leader=one)
-    assert is_filled_anew(two, replicas=(one, two), leader=None)
-    assert not is_filled_anew(one, replicas=(one, two), leader=one)
-    assert not is_filled_anew(two, replicas=(one,), leader=one)
-    assert not is_filled_anew(two, replicas=(two,), leader=None)
+    assert is_rebuilt_from_leader(two, replicas=(one, two), leader=one)
+    assert is_rebuilt_from_leader(two, replicas=(one, two), leader=None)
+    assert not is_rebuilt_from_leader(one, replicas=(one, two), leader=one)
+    assert not is_rebuilt_from_leader(two, replicas=(one,), leader=one)
+    assert not is_rebuilt_from_leader(two, replicas=(two,), leader=None)

@@ -164,7 +164,7 @@ def test_admission_is_what_asking_one_by_one_gives(
 ) -> None:
     bucket, gone = bucket_holding(credit_bytes), 0
     while gone < len(sizes) and bucket.admits(sizes[gone], now_ms=idle_ms):
-        bucket = bucket.let_go(sizes[gone], now_ms=idle_ms)
+        bucket = bucket.spend(sizes[gone], now_ms=idle_ms)
         gone += 1
     admission = admit(bucket_holding(credit_bytes), enumerate(sizes), now_ms=idle_ms)
     assert admission.admitted == tuple(range(gone))

@@ -22,7 +22,7 @@ ONE = build([(b"key", b"value"), (None, None)], base_offset=5, leader_epoch=3, t
 
 
 def parsed(batch: bytes) -> dict[str, object]:
-    """A dumb reader of one batch, from the format's description and nothing else."""
+    """A simple reader of one batch, written from the format's description."""
     stream = BytesIO(batch)
 
     def number(layout: str) -> int:
@@ -126,8 +126,8 @@ def test_a_cut_off_tail_is_left_out(
     log = b"".join(whole)
     size = data.draw(st.integers(0, len(log)))
     ends = [sum(map(len, whole[: n + 1])) for n in range(len(whole))]
-    found = [header.end_position for header in whole_batches(log[:size])]
-    assert found == [end for end in ends if end <= size]
+    end_positions = [header.end_position for header in whole_batches(log[:size])]
+    assert end_positions == [end for end in ends if end <= size]
 
 
 @pytest.mark.parametrize("at", range(16, len(ONE)))
@@ -158,7 +158,7 @@ def with_true_crc(batch: bytearray) -> bytearray:
         (17, ">I", 1, "CRC"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused_even_with_a_true_crc(
+def test_invalid_numbers_are_refused_even_with_a_valid_crc(
     at: int, layout: str, value: int, complaint: str
 ) -> None:
     damaged = bytearray(ONE)
@@ -185,7 +185,7 @@ def test_a_length_beyond_the_bytes_is_a_cut_off_batch() -> None:
     assert list(whole_batches(damaged)) == []
 
 
-def test_attributes_are_told_apart() -> None:
+def test_attributes_are_distinguished() -> None:
     for bit, transactional, control in (
         (0, False, False),
         (0x10, True, False),
@@ -224,7 +224,7 @@ def test_records_are_read_whatever_they_are_compressed_with(codec: int) -> None:
         list(batches.records(bytes(plain)))
 
 
-def test_a_gzipped_batch_is_the_same_records_in_less() -> None:
+def test_a_gzipped_batch_has_the_same_records_in_fewer_bytes() -> None:
     pairs: list[tuple[bytes | None, bytes | None]] = [(b"k", b"v" * 10_000), (None, None)]
     zipped = build(pairs, is_zipped=True)
     assert len(zipped) < 300
@@ -251,7 +251,7 @@ def test_a_small_batch_cannot_claim_all_memory(monkeypatch: pytest.MonkeyPatch) 
         list(batches.records(zipped))
 
 
-def test_record_headers_are_passed_over() -> None:
+def test_record_headers_are_skipped() -> None:
     record = bytes([0, 0, 0, 2]) + b"k" + bytes([4]) + b"vv" + bytes([2, 2]) + b"h" + bytes([1])
     body = bytes([2 * len(record)]) + record  # one header, "h", with a null value
     batch = bytearray(build([(None, None)])[:61] + body)

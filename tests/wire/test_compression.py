@@ -1,4 +1,4 @@
-"""What other people's libraries compress is made plain again; what nobody made is refused."""
+"""What other libraries compress is decompressed; invalid data is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Compress = Callable[[bytes], bytes]
 
 
 def zstd_stream(plain: bytes) -> bytes:
-    """As producers write it: the frame does not say how much will come."""
+    """As producers write it: the frame does not have the decompressed size."""
     stream = zstandard.ZstdCompressor().compressobj()
     return stream.compress(plain) + stream.flush()
 
@@ -57,7 +57,7 @@ plains = st.binary(max_size=400) | st.builds(
 @pytest.mark.property
 @given(plain=plains)
 @example(plain=bytes(range(256)) * 1_000)
-def test_plain_again(maker: str, plain: bytes) -> None:
+def test_decompressing_restores_the_data(maker: str, plain: bytes) -> None:
     codec, compress = MAKERS[maker]
     data = compress(plain)
     assert decompressed(data, codec) == plain
@@ -74,18 +74,18 @@ def refused_or_plain(data: bytes, codec: int) -> bytes | None:
 @each_maker
 @pytest.mark.property
 @given(plain=plains, share=st.floats(0, 1, exclude_max=True))
-def test_cut_off(maker: str, plain: bytes, share: float) -> None:
-    """Refused; where a frame may end after any block, what came is the beginning of the whole."""
+def test_truncated_data(maker: str, plain: bytes, share: float) -> None:
+    """Refused, or, where a frame may end after any block, the beginning of the data."""
     codec, compress = MAKERS[maker]
     data = compress(plain)
-    found = refused_or_plain(data[: int(share * len(data))], codec)
-    assert found is None or plain.startswith(found)
+    decompressed = refused_or_plain(data[: int(share * len(data))], codec)
+    assert decompressed is None or plain.startswith(decompressed)
 
 
 @each_maker
 @pytest.mark.property
 @given(plain=plains, where=st.floats(0, 1), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_refused_or_harms_only_what_comes_out(
+def test_a_flipped_bit_is_refused_or_changes_only_the_output(
     maker: str, plain: bytes, where: float, bit: int
 ) -> None:
     codec, compress = MAKERS[maker]
@@ -100,13 +100,13 @@ def test_a_flipped_bit_is_refused_or_harms_only_what_comes_out(
 @example(codec=LZ4, data=b"")
 @example(codec=ZSTD, data=b"")
 def test_garbage_is_refused(codec: int, data: bytes) -> None:
-    """Unless it happens to be whole: a few bytes may be a good block of snappy."""
-    found = refused_or_plain(data, codec)
-    assert found is None or codec == SNAPPY or not found
+    """Unless it happens to be valid: a few bytes may be a valid block of snappy."""
+    decompressed = refused_or_plain(data, codec)
+    assert decompressed is None or codec == SNAPPY or not decompressed
 
 
 @pytest.mark.parametrize("codec", [0, 5, 6, 7])
-def test_a_codec_that_nobody_knows_is_refused(codec: int) -> None:
+def test_an_unknown_codec_is_refused(codec: int) -> None:
     with pytest.raises(CorruptCompression, match=f"codec {codec}"):
         decompressed(zstd_stream(b"plain"), codec)
 
@@ -128,7 +128,7 @@ def test_a_frame_of_no_blocks_is_empty() -> None:
 
 
 @each_maker
-def test_exactly_so_much_and_not_a_byte_more(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_exact(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     codec, compress = MAKERS[maker]
     monkeypatch.setattr(compression, "PLAIN_BYTES_MAX", 50_000)
     assert len(decompressed(compress(bytes(50_000)), codec)) == 50_000
@@ -150,8 +150,8 @@ except CorruptCompression:
 
 
 @pytest.mark.parametrize("maker", ["gzip", "zstd", "snappy as librdkafka sends it", "lz4"])
-def test_a_bomb_takes_no_more_than_its_bound(maker: str) -> None:
-    """In a process of its own, whose largest size is its own."""
+def test_a_decompression_bomb_uses_no_more_than_the_limit(maker: str) -> None:
+    """In a separate process, to measure its peak memory."""
     codec, compress = MAKERS[maker]
     bomb = compress(bytes(100 << 20))
     done = subprocess.run(
@@ -161,7 +161,7 @@ def test_a_bomb_takes_no_more_than_its_bound(maker: str) -> None:
     assert grown_kb < (compression.PLAIN_BYTES_MAX >> 10) * 5 // 4
 
 
-def test_a_small_batch_takes_little_of_what_it_might() -> None:
+def test_a_small_batch_uses_little_memory() -> None:
     data = zstd_stream(b"few")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     decompressed(data, ZSTD)

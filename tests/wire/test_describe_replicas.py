@@ -1,4 +1,4 @@
-"""DescribeReplicas is read as it was written, and its layout is what its text says."""
+"""DescribeReplicas is read as it was written, with the documented layout."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from struct import pack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_values import int16s, int32s, int64s, names
 
-from insync.broker.describe_replicas import BARS
+from insync.broker.admin.describe_replicas import BARS
 from insync.rules.membership import Obstacle
 from insync.wire.describe_replicas import (
-    Bar,
     Flag,
     FollowerSeen,
+    Obstacles,
+    OfflineSeen,
     PartitionSeen,
     ReplicasSeen,
     read_request,
@@ -23,12 +23,13 @@ from insync.wire.describe_replicas import (
     write_response,
 )
 from insync.wire.primitives import BadMessage
+from support.wire.message_strategies import int16s, int32s, int64s, names
 
 followers = st.builds(
     FollowerSeen,
     int32s,
     st.integers(0, 15).map(Flag),
-    st.integers(0, 31).map(Bar),
+    st.integers(0, 31).map(Obstacles),
     int64s,
     int64s,
     int64s,
@@ -49,6 +50,9 @@ partitions = st.builds(
     int64s,
     st.lists(followers, max_size=3).map(tuple),
 )
+offline = st.builds(OfflineSeen, names, int32s, int64s, int64s, st.booleans(), names)
+
+offline = st.builds(OfflineSeen, names, int32s, int64s, int64s, st.booleans(), names)
 
 
 @pytest.mark.property
@@ -58,13 +62,21 @@ def test_requests(topics: list[str] | None) -> None:
 
 
 @pytest.mark.property
-@given(seen=st.builds(ReplicasSeen, int16s, st.lists(partitions, max_size=3).map(tuple)))
+@given(
+    seen=st.builds(
+        ReplicasSeen,
+        int16s,
+        st.lists(partitions, max_size=3).map(tuple),
+        st.lists(offline, max_size=3).map(tuple),
+    )
+)
 def test_responses(seen: ReplicasSeen) -> None:
-    assert read_response(b"head" + write_response(seen), 4) == seen
+    assert read_response(b"head" + write_response(seen, 1), 4) == seen
+    assert read_response(b"head" + write_response(seen, 0), 4) == seen._replace(offline=())
 
 
 def test_the_layout() -> None:
-    follower = FollowerSeen(2, Flag.MEMBER | Flag.HELD, Bar(0), 7, 12, 300, 40, 9, 1, 35)
+    follower = FollowerSeen(2, Flag.MEMBER | Flag.HELD, Obstacles(0), 7, 12, 300, 40, 9, 1, 35)
     part = PartitionSeen("t", 3, 5, 10, 8, "caught-up", 30_000, 500, (follower,))
     assert write_response(ReplicasSeen(0, (part,))) == (
         pack(">hi", 0, 1)
@@ -93,7 +105,7 @@ def test_the_layout() -> None:
         write_request(["t"]) + b"more",
     ],
 )
-def test_what_is_no_request_is_refused(body: bytes) -> None:
+def test_malformed_requests_are_refused(body: bytes) -> None:
     with pytest.raises(BadMessage):
         read_request(body, 0)
 

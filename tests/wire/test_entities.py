@@ -1,4 +1,4 @@
-"""Our readers and writers do what kio's do for every API it knows, not only for those we speak."""
+"""Readers and writers agree with kio's for every API of kio, also those Insync does not support."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.schema.produce.v3.response import PartitionProduceResponse
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.serial import entity_reader as kio_reader
-from wire_values import kio_bytes, sample
 
 from insync.wire.entity_readers import entity_reader
 from insync.wire.entity_writers import entity_writer
 from insync.wire.primitives import MALFORMED, BadMessage
+from support.wire.message_strategies import kio_bytes, sample
 
 # FetchSnapshot and UpdateRaftVoter have tagged entities without a default; both are KRaft's alone.
 NOT_READ = (59, 82)
@@ -49,7 +49,7 @@ def test_bytes_that_may_not_be_null() -> None:
 
 
 @pytest.mark.parametrize("milliseconds", [2**62, -(2**62)])
-def test_an_instant_no_calendar_has(milliseconds: int) -> None:
+def test_a_timestamp_out_of_range(milliseconds: int) -> None:
     body = bytes(14) + milliseconds.to_bytes(8, "big", signed=True)
     with pytest.raises(BadMessage, match="an instant at"):
         read_all(PartitionProduceResponse, body)

@@ -1,4 +1,4 @@
-"""Fetch by hand and Fetch by kio are the same bytes, both ways, in every version."""
+"""Fetch written by hand and by kio is the same bytes, both ways, in every version."""
 
 from uuid import UUID
 
@@ -6,15 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader
-from wire_values import (
-    FEWER,
-    fetch_request_to_kio,
-    fetch_requests,
-    fetch_response_to_kio,
-    fetch_responses,
-    kio_bytes,
-    nested,
-)
 
 from insync.wire import messages
 from insync.wire.apis import FETCH_VERSIONS, Api
@@ -30,6 +21,15 @@ from insync.wire.fetch import (
     read_fetch_response,
     write_fetch_request,
     write_fetch_response,
+)
+from support.wire.message_strategies import (
+    FEWER,
+    fetch_request_to_kio,
+    fetch_requests,
+    fetch_response_to_kio,
+    fetch_responses,
+    kio_bytes,
+    nested,
 )
 
 every_version = pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -66,7 +66,7 @@ def test_responses_are_kios(version: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize("version", [17, 18])
 @FEWER
 @given(data=st.data())
-def test_what_only_kraft_says_is_passed_over(version: int, data: st.DataObject) -> None:
+def test_fields_of_kraft_are_skipped(version: int, data: st.DataObject) -> None:
     request = data.draw(fetch_requests(version))
     tags = {"replica_directory_id": UUID(int=5)}
     with_tags = fetch_request_to_kio(version, request, **tags)
@@ -74,7 +74,7 @@ def test_what_only_kraft_says_is_passed_over(version: int, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("version", [16, 17, 18])
-def test_node_endpoints_and_snapshots_are_passed_over(version: int) -> None:
+def test_node_endpoints_and_snapshots_are_skipped(version: int) -> None:
     of = messages.response_type(Api.FETCH, version)
     endpoint = nested(of, "NodeEndpoint")(node_id=1, host="h", port=9092, rack=None)
     fetched = FetchedPartition(0, 6, -1, current_leader=(1, 5), records=b"")
@@ -134,7 +134,7 @@ def test_large_records_are_not_copied(version: int) -> None:
 
 @pytest.mark.parametrize("version", [-1, 3, 19])
 def test_other_versions_are_refused(version: int) -> None:
-    with pytest.raises(messages.BadMessage, match=f"v{version} is not spoken"):
+    with pytest.raises(messages.BadMessage, match=f"v{version} is not supported"):
         read_fetch(version, b"", 0)
-    with pytest.raises(messages.BadMessage, match=f"v{version} is not spoken"):
+    with pytest.raises(messages.BadMessage, match=f"v{version} is not supported"):
         read_fetch_response(version, b"", 0)

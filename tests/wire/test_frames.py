@@ -1,4 +1,4 @@
-"""Frames come out the same however the bytes were cut, and no claim allocates."""
+"""Frames are the same however the bytes were split, and a claimed length allocates nothing."""
 
 import tracemalloc
 
@@ -66,14 +66,14 @@ def test_the_sockets_buffer_may_be_reused_and_the_frame_written_to() -> None:
     [
         (b"\0\0\0\0", "a frame of 0 bytes"),
         (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
-        ((FRAME_BYTES_MAX + 1).to_bytes(4, "big"), "the most 104857600"),
+        ((FRAME_BYTES_MAX + 1).to_bytes(4, "big"), "allowed are 1 to 104857600"),
         (b"\x16\x03\x01\x02", "speaks TLS to a plaintext listener"),
         (b"\x15\x03\x03\x00", "listener speaks TLS"),
         (b"GET ", "HTTP"),
         (b"POST", "HTTP"),
     ],
 )
-def test_a_length_that_cannot_be_is_refused_after_what_came_before(
+def test_an_invalid_length_is_refused_after_the_frames_before_it(
     prefix: bytes, complaint: str
 ) -> None:
     buffer = FrameBuffer()
@@ -87,13 +87,13 @@ def test_a_length_that_cannot_be_is_refused_after_what_came_before(
         buffer.next_frame()
 
 
-def test_the_largest_frame_is_taken() -> None:
+def test_the_largest_frame_is_accepted() -> None:
     buffer = FrameBuffer(frame_bytes_max=8)
     buffer.receive(framed(b"12345678"))
     assert all_frames(buffer) == [b"12345678"]
 
 
-def test_a_claim_allocates_nothing() -> None:
+def test_a_claimed_length_allocates_nothing() -> None:
     tracemalloc.start()
     try:
         buffer = FrameBuffer()

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.request_header.v1.header import RequestHeader as HeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as HeaderV2
-from wire_values import int32s, kio_bytes, texts
 
 from insync.wire.apis import SUPPORTED, Api
 from insync.wire.frames import BadFrame
@@ -17,6 +16,7 @@ from insync.wire.headers import (
     response_header_bytes,
     write_request_header,
 )
+from support.wire.message_strategies import int32s, kio_bytes, texts
 
 # kafka-facts, section 10: what each client negotiates, and the header its requests then have.
 CLIENT_HEADERS = [
@@ -101,7 +101,7 @@ def test_api_versions_is_answered_without_tags_in_every_version() -> None:
         assert response_header_bytes(Api.API_VERSIONS, version, 1) == b"\0\0\0\1"
 
 
-def test_keys_and_versions_nobody_knows_can_still_be_named() -> None:
+def test_headers_with_unknown_keys_and_versions_are_read() -> None:
     sent = write_request_header(api_key=9999, api_version=77, correlation_id=3, client_id="new")
     assert read_request_header(sent)[:4] == (9999, 77, 3, "new")
     future = write_request_header(

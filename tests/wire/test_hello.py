@@ -1,4 +1,4 @@
-"""A broker proves itself with the secret, the nonce and its own identity, and with nothing less."""
+"""A broker's proof needs the secret, the nonce and its own identity."""
 
 import hashlib
 import hmac
@@ -6,7 +6,6 @@ import hmac
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_values import int16s, int32s, int64s
 
 from insync.wire.hello import (
     NONCE_BYTES,
@@ -20,6 +19,7 @@ from insync.wire.hello import (
     write_hello_response,
 )
 from insync.wire.messages import BadMessage
+from support.wire.message_strategies import int16s, int32s, int64s
 
 SECRET = b"secret of the cluster"
 NONCE = bytes(range(NONCE_BYTES))
@@ -49,7 +49,7 @@ def test_another_secret_nonce_id_or_incarnation_is_no_proof(
 
 
 @pytest.mark.parametrize("candidate", [b"", b"short", bytes(32), bytes(64)])
-def test_what_was_not_computed_is_no_proof(candidate: bytes) -> None:
+def test_other_bytes_are_not_a_proof(candidate: bytes) -> None:
     assert not is_proof(candidate, SECRET, NONCE, broker_id=2, incarnation=77)
 
 

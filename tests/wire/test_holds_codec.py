@@ -1,4 +1,4 @@
-"""HoldThrottle is read as it was written, and its layout is what its text says."""
+"""HoldThrottle is read as it was written, with the documented layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from struct import pack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_values import int16s, int32s, int64s, names
 
 from insync.wire.holds import (
     HoldThrottle,
@@ -18,6 +17,7 @@ from insync.wire.holds import (
     write_response,
 )
 from insync.wire.primitives import BadMessage
+from support.wire.message_strategies import int16s, int32s, int64s, names
 
 
 @pytest.mark.property
@@ -50,7 +50,7 @@ def test_the_layout() -> None:
         write_request(HoldThrottle(4, "me", 1)) + b"more",
     ],
 )
-def test_what_is_no_request_is_refused(body: bytes) -> None:
+def test_malformed_requests_are_refused(body: bytes) -> None:
     with pytest.raises(BadMessage):
         read_request(body, 0)
 
@@ -58,6 +58,6 @@ def test_what_is_no_request_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"", pack(">h", 0), pack(">hh", 0, -1), pack(">hhi", 0, -1, 1) + b"x"]
 )
-def test_what_is_no_response_is_refused(body: bytes) -> None:
+def test_malformed_responses_are_refused(body: bytes) -> None:
     with pytest.raises(BadMessage):
         read_response(body, 0)

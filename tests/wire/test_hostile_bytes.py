@@ -1,4 +1,4 @@
-"""Bytes from a stranger end in a refusal: never in another exception, a hang or a large claim.
+"""Bytes of an untrusted client end in a refusal, never in a hang or a large allocation.
 
 Truncations of valid messages at every length, valid messages with one byte changed, and noise.
 """
@@ -11,14 +11,6 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_values import (
-    FEWER,
-    FEWEST,
-    fetch_requests,
-    fetch_responses,
-    produce_requests,
-    produce_results,
-)
 
 from insync.rules.refusals import Refusal
 from insync.wire import (
@@ -33,16 +25,24 @@ from insync.wire import (
     primitives,
     produce,
 )
-from insync.wire.apis import FETCH_VERSIONS, OUR_OWN, PRODUCE_VERSIONS, SUPPORTED, Api
+from insync.wire.apis import FETCH_VERSIONS, INSYNC_APIS, PRODUCE_VERSIONS, SUPPORTED, Api
 from insync.wire.frames import BadFrame
 from insync.wire.messages import BadMessage
+from support.wire.message_strategies import (
+    FEWER,
+    FEWEST,
+    fetch_requests,
+    fetch_responses,
+    produce_requests,
+    produce_results,
+)
 
 Read = Callable[[bytes], object]
 
 BY_KIO = [
     (api, version)
     for api, versions in SUPPORTED.items()
-    if api not in {*OUR_OWN, Api.PRODUCE, Api.FETCH}
+    if api not in {*INSYNC_APIS, Api.PRODUCE, Api.FETCH}
     for version in versions
 ]
 PEAK_BYTES_MAX = 200_000
@@ -50,7 +50,7 @@ WORST_BYTES = (0, 0x01, 0x7F, 0x80, 0xFF)  # as lengths and varints: null, least
 
 
 def readers() -> dict[str, Read]:
-    """Every way in, by name."""
+    """Every public reader, by name."""
     known: dict[str, Read] = {
         "request header": headers.read_request_header,
         "hello request": lambda data: hello.read_hello_request(data, 0),
@@ -233,14 +233,14 @@ def test_truncated_hot_messages(data: st.DataObject) -> None:
 
 
 def refused(body: bytes, read: Read, data: st.DataObject) -> None:
-    """Whatever is missing is missed; whatever is too much is ignored, as Apache Kafka does."""
+    """Missing bytes are refused; extra bytes are ignored, as in Apache Kafka."""
     size = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(BadMessage):
         read(body[:size])
     assert read(body + b"\0more") == read(body)
 
 
-def test_more_entries_than_anyone_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (primitives, produce, fetch_request):
         monkeypatch.setattr(module, "ENTRIES_MAX", 3)
     parts = [produce.ProducePartition(name, 0, None) for name in "aabb"]

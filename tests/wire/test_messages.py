@@ -1,4 +1,4 @@
-"""Every supported version can be read and written, and what we do is what kio does."""
+"""Every supported version can be read and written, as kio does it."""
 
 import subprocess
 import sys
@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
-from wire_values import FEWEST, kio_bytes, sample
 
 from insync.wire import messages
 from insync.wire.apis import (
-    OUR_OWN,
+    INSYNC_APIS,
     PRODUCE_VERSIONS,
     SUPPORTED,
     Api,
@@ -21,11 +20,12 @@ from insync.wire.apis import (
     is_supported,
 )
 from insync.wire.messages import BadMessage
+from support.wire.message_strategies import FEWEST, kio_bytes, sample
 
 IN_KIO = [
     (api, version)
     for api, versions in SUPPORTED.items()
-    if api not in OUR_OWN
+    if api not in INSYNC_APIS
     for version in (PRODUCE_VERSIONS if api is Api.PRODUCE else versions)
 ]
 every_message = pytest.mark.parametrize(("api", "version"), IN_KIO)
@@ -37,7 +37,7 @@ def test_flexible_means_what_kio_says(api: Api, version: int) -> None:
     assert load_response_schema(api, version).__flexible__ == is_flexible(api, version)
 
 
-def test_any_integers_may_be_asked_for() -> None:
+def test_is_supported_accepts_any_integers() -> None:
     assert is_supported(Api.FETCH, 18)
     assert not is_supported(Api.FETCH, 19)
     assert not is_supported(Api.FETCH, -1)
@@ -129,11 +129,11 @@ def test_bytes_after_the_last_field_are_ignored_as_apache_kafka_does() -> None:
 
 
 def test_a_request_too_large_to_become_objects_is_refused() -> None:
-    with pytest.raises(BadMessage, match="the most taken"):
+    with pytest.raises(BadMessage, match="the most allowed"):
         messages.read_request(Api.METADATA, 9, bytes(messages.REQUEST_BYTES_MAX + 1), 0)
 
 
-def test_only_the_versions_met_are_imported() -> None:
+def test_only_used_versions_are_imported() -> None:
     script = (
         "import sys; from insync.wire import messages; from insync.wire.apis import Api;"
         "messages.read_request(Api.METADATA, 1, b'\\xff' * 4, 0);"

@@ -1,4 +1,4 @@
-"""StartMoves is read as it was written, and its layout is what its text says."""
+"""StartMoves is read as it was written, with the documented layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from struct import pack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_values import int16s, int32s, int64s, names
 
 from insync.wire.moves import (
     Move,
@@ -20,6 +19,7 @@ from insync.wire.moves import (
     write_response,
 )
 from insync.wire.primitives import BadMessage
+from support.wire.message_strategies import int16s, int32s, int64s, names
 
 texts = st.none() | names
 moves = st.builds(Move, names, int32s, st.lists(int32s, max_size=4).map(tuple))
@@ -76,6 +76,6 @@ HEAD = pack(">ibq", 5_000, 0, -1)
         write_request(StartMoves((Move("t", 0, (1,)),))) + b"more",
     ],
 )
-def test_what_is_no_request_is_refused(body: bytes) -> None:
+def test_malformed_requests_are_refused(body: bytes) -> None:
     with pytest.raises(BadMessage):
         read_request(body, 0)

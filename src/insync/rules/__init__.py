@@ -13,7 +13,8 @@ Where a sentence of the documents lives:
 | what puts an eviction off; the leader's own stalls            | `eviction`, `stalls`             |
 | pseudo-ISR, high watermark, ISR, who may join                 | `membership`                     |
 | a change of the ISR between decision and commitment           | `isr`                            |
-| all of that for one partition and one leader                  | `leadership`                     |
+| all of that for one partition and one leader: the state       | `leadership`                     |
+| events in, effects out: the leader's state machine            | `leader_machine`                 |
 | acks=all and `min.insync.replicas`                            | `acknowledgement`                |
 | leader epochs, truncation (KIP-101, KIP-279)                  | `epochs`                         |
 | election, preferred leaders, a broker's end                   | `partition_state`, `election`    |

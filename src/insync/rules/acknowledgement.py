@@ -1,4 +1,4 @@
-"""What a producer that asked for acks=all is told, before its append and after it."""
+"""How a Produce with acks=all is answered, before its append and after it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class AppendTimes:
         return self.entries[index].last_at_ms + self.shift_ms if index < len(self.entries) else None
 
     def later_by(self, shift_ms: int, *, not_after_ms: int) -> AppendTimes:
-        """The same history, had it happened later: a stall of the leader is nobody's lag."""
+        """The same history, had it happened later: a stall of the leader is no follower's lag."""
         newest_ms = self.entries[-1].last_at_ms if self.entries else self.epoch_started_at_ms
         most_ms = not_after_ms - (newest_ms + self.shift_ms)
         return replace(self, shift_ms=self.shift_ms + max(0, min(shift_ms, most_ms)))

@@ -49,7 +49,7 @@ def balanced(
         if len(replicas) > len(brokers):
             raise BadPlan(
                 f"{partition[0]}-{partition[1]} has {len(replicas)} replicas, more than the "
-                f"{len(brokers)} brokers given; name more brokers"
+                f"{len(brokers)} brokers named; name more brokers"
             )
     rack_of = _racks(brokers, racks)
     caps = {
@@ -81,20 +81,20 @@ def balanced(
 
 
 def _racks(brokers: Sequence[BrokerId], racks: Racks) -> dict[BrokerId, str]:
-    given = {broker: rack for broker in brokers if (rack := racks.get(broker)) is not None}
-    if not given:
+    known_racks = {broker: rack for broker in brokers if (rack := racks.get(broker)) is not None}
+    if not known_racks:
         return {broker: f"broker {broker}" for broker in brokers}
-    without = [broker for broker in brokers if broker not in given]
+    without = [broker for broker in brokers if broker not in known_racks]
     if without:
         raise BadPlan(
             f"broker {without[0]} has no rack while others have; "
             "give it one (broker.rack), or use --disable-rack-aware"
         )
-    return given
+    return known_racks
 
 
 def _rack_cap(replicas: int, rack_sizes: Mapping[str, int]) -> int:
-    """The least number that lets all replicas find a place if no rack takes more."""
+    """The smallest limit of replicas per rack with which all of them fit."""
     cap = 1
     while sum(min(cap, size) for size in rack_sizes.values()) < replicas:
         cap += 1
@@ -135,7 +135,7 @@ def _leaders(
     placed: Mapping[TopicPartition, set[BrokerId]],
     brokers: Sequence[BrokerId],
 ) -> dict[TopicPartition, BrokerId]:
-    """As even as the placement allows; whoever is preferred now stays so where possible."""
+    """As even as the placement allows; preferred replicas stay preferred where possible."""
     leading = {
         partition: {next((b for b in current[partition] if b in replicas), min(replicas))}
         for partition, replicas in placed.items()
@@ -155,7 +155,7 @@ def _leaders(
 
 
 def _ordered(before: Replicas, now: set[BrokerId], leader: BrokerId) -> Replicas:
-    """The leader first; who was there before stays in order, who is new comes last."""
+    """The leader first; replicas that stay keep their order, new ones come last."""
     stay = [broker for broker in before if broker in now]
     new = sorted(now.difference(before))
     return (leader, *(broker for broker in (*stay, *new) if broker != leader))
@@ -168,8 +168,8 @@ Fits = Callable[[TopicPartition, BrokerId, BrokerId], bool]
 class _Hops:
     """Every hop that may be possible, the cheapest of each pair of brokers first.
 
-    What a hop costs never changes; whether it is possible does, so that is asked when it is taken,
-    and a partition's hops are put back when it has moved.
+    What a hop costs never changes; whether it is possible does. So that is checked when the
+    hop is chosen, and a partition's hops are put back when it has moved.
     """
 
     placed: Mapping[TopicPartition, set[BrokerId]]
@@ -188,19 +188,19 @@ class _Hops:
                     heappush(self.heaps.setdefault((leaving, coming), []), (cost, partition))
 
     def cheapest(self) -> dict[tuple[BrokerId, BrokerId], tuple[int, TopicPartition]]:
-        found = {}
+        cheapest = {}
         for pair, heap in self.heaps.items():
             while heap and not self._is_possible(heap[0][1], *pair):
                 heappop(heap)
             if heap:
-                found[pair] = heap[0]
-        return found
+                cheapest[pair] = heap[0]
+        return cheapest
 
     def _is_possible(self, partition: TopicPartition, leaving: BrokerId, coming: BrokerId) -> bool:
         here = self.placed[partition]
         return leaving in here and coming not in here and self.fits(partition, leaving, coming)
 
-    def take(self, partition: TopicPartition, leaving: BrokerId, coming: BrokerId) -> None:
+    def apply(self, partition: TopicPartition, leaving: BrokerId, coming: BrokerId) -> None:
         assert self._is_possible(partition, leaving, coming), "a chain moves nothing in two ways"
         self.placed[partition].remove(leaving)
         self.placed[partition].add(coming)
@@ -221,7 +221,7 @@ def _even_out(
     loads = Counter(broker for replicas in placed.values() for broker in replicas)
     while chain := _cheapest_chain(loads, hops.cheapest(), frozenset(brokers)):
         for partition, leaving, coming in chain:
-            hops.take(partition, leaving, coming)
+            hops.apply(partition, leaving, coming)
             loads[leaving] -= 1
             loads[coming] += 1
         for partition in dict.fromkeys(partition for partition, _, _ in chain):

@@ -55,6 +55,11 @@ class EpochHistory:
         kept = tuple(entry for entry in self.entries if entry.start < start)
         return EpochHistory((*kept, EpochStart(epoch, start)))
 
+    def epoch_at(self, offset: Offset) -> LeaderEpoch | None:
+        """The epoch of the record at `offset`; None if it lies before all that is known."""
+        index = bisect_right(self.entries, offset, key=attrgetter("start"))
+        return self.entries[index - 1].epoch if index else None
+
     def end_of(self, epoch: LeaderEpoch, *, log_end: Offset) -> EpochEnd | None:
         """Where `epoch`, or the closest one before it that this log knows, ends here.
 
@@ -108,7 +113,7 @@ class Truncation:
 def truncation(
     follower: EpochHistory, *, log_end: Offset, high_watermark: Offset, leader_says: EpochEnd | None
 ) -> Truncation:
-    """Where a follower cuts its log, given where the leader says an epoch ended.
+    """The offset at which a follower truncates, from the end offset of an epoch on its leader.
 
     A leader that cannot say (it lost its history) leaves only the watermark to go by.
     """

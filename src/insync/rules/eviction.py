@@ -1,7 +1,7 @@
-"""When a member leaves: its policy's deadline, and the two things that may put it off.
+"""When a member leaves: its policy's deadline, and the two things that may delay it.
 
 A pending read (KIP-501) and the grace after a stall of the leader both keep a member in. Neither
-lets anybody in: joining, and the pseudo-ISR, ask the policy alone.
+admits a follower: joining, and the pseudo-ISR, ask the policy alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def evicted_at_ms(
 ) -> int | None:
     """The first millisecond at which this member is to leave if nothing more happens.
 
-    None is "not while things stand so": it is level, or held by a pending read. `drained_at_ms`
+    None: no deadline, because it is caught up or a read for it is pending. `drained_at_ms`
     is when the leader had read all that waited in its sockets after its latest stall.
     """
     if policy.pending_reads and member.reads.hold:

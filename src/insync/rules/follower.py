@@ -97,9 +97,9 @@ class Follower:
         proof_at_ms = fetch.at_ms if at_end else self.fetched_at_ms if at_previous_end else NEVER_MS
         served_proof_at_ms = fetch.served_at_ms if at_end or at_previous_end else NEVER_MS
         began_at_ms = self.lag_began_at_ms
-        # A read that finishes after a later one's is no such thing.
+        # An older fetch whose read finished late does not mean that the log was truncated.
         went_back = fetch.offset < self.end and fetch.at_ms >= self.fetched_at_ms
-        # Built anew rather than by `replace`: this runs for every partition of every fetch.
+        # Not by `replace`, which is slower: this runs for every partition of every fetch.
         return Follower(
             log_start=fetch.log_start,
             end=fetch.offset,

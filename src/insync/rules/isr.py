@@ -1,9 +1,12 @@
-"""The in-sync set between a decision and its commitment.
+"""The ISR between a leader's decision and its commitment.
 
-The leader decides who is in sync, but the set counts only once the metadata store has taken it.
-In between nobody knows which set a crash would leave behind, so a record is committed only when
-*every* set that may turn out to be the true one holds it: a pending shrink still counts those
-who leave, a pending expand already counts the one who joins. That is the maximal ISR.
+The leader decides which replicas are in sync, but its decision counts only once the metadata store
+has committed it. Until then a crash may leave either set behind, so a record is committed only
+when every set that may turn out to be the ISR has it. A pending shrink still counts the replicas
+that leave; a pending expand already counts the replica that joins. That is the maximal ISR.
+
+A pending change builds on one version of the partition state. While that version is in force the
+store may still commit the change; any later version settles it, whichever broker wrote it.
 """
 
 from __future__ import annotations
@@ -16,62 +19,63 @@ from insync.rules.values import BrokerId
 
 @dataclass(frozen=True, slots=True)
 class Stable:
-    """The store and the leader agree."""
+    """No change is pending: the ISR is what the partition state says."""
 
     members: frozenset[BrokerId]
+    version: int = 0  # of the partition state that the leader read last
 
 
 @dataclass(frozen=True, slots=True)
 class Expanding:
-    """The store was asked to let one replica in."""
+    """The leader proposed to add one replica."""
 
     members: frozenset[BrokerId]
     joining: BrokerId
+    version: int = 0  # of the partition state that the proposal builds on
 
 
 @dataclass(frozen=True, slots=True)
 class Shrinking:
-    """The store was asked to let some members go."""
+    """The leader proposed to remove some members."""
 
     members: frozenset[BrokerId]
     leaving: frozenset[BrokerId]
+    version: int = 0  # of the partition state that the proposal builds on
 
 
 Isr = Stable | Expanding | Shrinking
+IsrChange = Expanding | Shrinking
 
 
 def committed(isr: Isr) -> frozenset[BrokerId]:
-    """The set the store is known to have held last: what min ISR is compared with."""
+    """The ISR that the store is known to have held last; min ISR is compared with it."""
     return isr.members
 
 
 def maximal(isr: Isr) -> frozenset[BrokerId]:
-    """Replicas a record needs to be committed: never fewer than any answer allows."""
+    """The replicas that a record needs to be committed, whatever becomes of a pending change."""
     return isr.members | {isr.joining} if isinstance(isr, Expanding) else isr.members
 
 
 def proposed(isr: Isr) -> frozenset[BrokerId]:
-    """The set the leader has asked the store for."""
+    """The ISR that the leader has proposed to the store."""
     return isr.members - isr.leaving if isinstance(isr, Shrinking) else maximal(isr)
 
 
 def expand(isr: Isr, joining: BrokerId) -> Expanding:
     assert isinstance(isr, Stable), "one change at a time"
     assert joining not in isr.members, "a member cannot join"
-    return Expanding(isr.members, joining)
+    return Expanding(isr.members, joining, isr.version)
 
 
 def shrink(isr: Isr, leaving: AbstractSet[BrokerId]) -> Shrinking:
     assert isinstance(isr, Stable), "one change at a time"
-    assert leaving, "a shrink needs somebody who leaves"
+    assert leaving, "a shrink removes at least one replica"
     assert leaving < isr.members, "only members leave, and never all of them"
-    return Shrinking(isr.members, frozenset(leaving))
+    return Shrinking(isr.members, frozenset(leaving), isr.version)
 
 
-def settled(members: AbstractSet[BrokerId]) -> Stable:
-    """What the store says now, whether it took our change, refused it or holds somebody else's.
-
-    After a failed write the leader stays on its maximal ISR until it can say this.
-    """
+def settled(members: AbstractSet[BrokerId], version: int = 0) -> Stable:
+    """The ISR as the partition state has it, at its version."""
     assert members, "an ISR is never empty"
-    return Stable(frozenset(members))
+    return Stable(frozenset(members), version)

@@ -1,16 +1,8 @@
-"""One partition in the hands of one leader for one epoch: the rules put together.
+"""One partition under one leader for one leader epoch: what the leader knows and has promised.
 
-Events go in and the next state comes out; nothing here waits, stores or sends. The shell around
-it (a broker, a simulation, a replay of recorded telemetry, a scenario) does three things:
-
-1. It reports what happened: `append`, `fetch`, reads, sessions, stalls, registrations, replicas.
-2. After a fetch it asks `obstacles`, and with none in the way it proposes to let that replica in.
-   At `next_deadline_ms` it brings the watermark up to date (`with_watermark`), asks who is
-   `leaving`, and proposes to let those go.
-3. It takes each proposal to the metadata store and reports the outcome: `settle`.
-
-An event and a deadline that fall into the same millisecond: the deadline comes first. It was due
-when that millisecond began.
+This is the state of the leader's state machine (`leader_machine.py`), and how each event changes
+it. Nothing here waits, stores or sends. The state also answers questions, without changing: which
+members are due to leave, what keeps a follower out, when to look again.
 """
 
 from __future__ import annotations
@@ -18,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
 
 from insync.rules import isr as isr_rules
 from insync.rules import membership
@@ -26,7 +20,8 @@ from insync.rules.eviction import evicted_at_ms
 from insync.rules.follower import Fetch, Follower
 from insync.rules.isr import Isr, Stable
 from insync.rules.membership import Obstacle
-from insync.rules.policy import LeaderLog, Policy, in_sync
+from insync.rules.policy import LeaderLog, Policy, half_period_check_at_ms, in_sync
+from insync.rules.resignation import resigns_at_ms
 from insync.rules.stalls import Stall
 from insync.rules.values import (
     FIRST_OFFSET,
@@ -37,30 +32,50 @@ from insync.rules.values import (
     Offset,
 )
 
-NO_SESSIONS: Mapping[BrokerId, int] = {}
+NO_SESSIONS: Final[Mapping[BrokerId, int]] = {}
+NO_WAKE_MS: Final = 1 << 62
+"""Later than any time: no deadline is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """By what a leader decides. The last two are for replays and scenarios of other systems."""
+
+    policy: Policy
+    fetch_wait_max_ms: int
+    process_time_max_ms: int | None = None  # KIP-501, solution 2; None: a slow leader stays
+    checks_from_ms: int | None = None  # look for laggards every T/2 from then on, as Kafka does
+    ignored_obstacles: frozenset[Obstacle] = frozenset()  # a follower joins in spite of these
+
+
+class Draining(Enum):
+    """After a stall nothing is due until the leader has read what waited in its sockets."""
+
+    NO = "the leader runs"
+    AFTER_SHORT_STALL = "the stall was too short to count under this lag limit"
+    AFTER_STALL = "the stall moved the followers' times, and they get grace from the drain on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """What the leader knows and promises."""
-
-    policy: Policy
-    fetch_wait_max_ms: int
+    rule: Rule
     leader: BrokerId
     epoch: LeaderEpoch
     isr: Isr
-    log: LeaderLog  # its append times are kept up only for a policy that reads them
+    log: LeaderLog  # append times are recorded only for a policy that reads them
     high_watermark: Offset  # never falls while this leader leads
     followers: Mapping[BrokerId, Follower]  # every other replica, in assignment order
-    registered: Mapping[BrokerId, Incarnation]  # brokers that live now
-    drained_at_ms: int = NEVER_MS
+    registered: Mapping[BrokerId, Incarnation]  # the live brokers
+    drained_at_ms: int = NEVER_MS  # when the sockets were read after the latest stall
+    draining: Draining = Draining.NO
+    resigns_from_ms: int = NEVER_MS  # the leader asks to resign no sooner than this
+    wake_at_ms: int = NO_WAKE_MS  # when the machine wants to be woken; never later than needed
 
     @classmethod
     def begin(
         cls,
         *,
-        policy: Policy,
-        fetch_wait_max_ms: int,
+        rule: Rule,
         leader: BrokerId,
         epoch: LeaderEpoch,
         replicas: tuple[BrokerId, ...],
@@ -69,8 +84,9 @@ class Leadership:
         high_watermark: Offset,
         registered: Mapping[BrokerId, Incarnation],
         now_ms: int,
+        version: int = 0,
     ) -> Leadership:
-        """Take over a partition: whoever is in sync stays so, and everybody's clock starts anew."""
+        """Begin to lead: members stay in sync, and the clock of every follower starts now."""
         assert leader in members, "only an in-sync replica leads"
         assert high_watermark <= end, "a watermark beyond the log"
         followers = {
@@ -81,11 +97,10 @@ class Leadership:
             if broker != leader
         }
         begun = cls(
-            policy=policy,
-            fetch_wait_max_ms=fetch_wait_max_ms,
+            rule=rule,
             leader=leader,
             epoch=epoch,
-            isr=isr_rules.settled(members),
+            isr=isr_rules.settled(members, version),
             log=LeaderLog(
                 end=end,
                 append_times=AppendTimes(epoch_start=end, epoch_started_at_ms=now_ms),
@@ -97,6 +112,14 @@ class Leadership:
         return begun.with_watermark(now_ms=now_ms)
 
     @property
+    def policy(self) -> Policy:
+        return self.rule.policy
+
+    @property
+    def fetch_wait_max_ms(self) -> int:
+        return self.rule.fetch_wait_max_ms
+
+    @property
     def end(self) -> Offset:
         return self.log.end
 
@@ -106,10 +129,10 @@ class Leadership:
 
     @property
     def serves_latest(self) -> bool:
-        """KIP-207: until then "latest" could go back on what an earlier leader showed."""
+        """KIP-207: until then "latest" could be lower than what an earlier leader answered."""
         return self.high_watermark >= self.epoch_start
 
-    # What happened.
+    # How each event changes the state.
 
     def append(
         self,
@@ -121,9 +144,10 @@ class Leadership:
         before = self.log.end
         assert end > before, "an append adds something"
         append_times = self.log.append_times
-        if self.policy.reads_append_times:
+        policy = self.rule.policy
+        if policy.reads_append_times:
             append_times = append_times.append(
-                end=end, at_ms=now_ms, lag_time_max_ms=self.policy.lag_time_max_ms
+                end=end, at_ms=now_ms, lag_time_max_ms=policy.lag_time_max_ms
             )
         followers = {
             broker: follower.on_session_fetch(
@@ -139,12 +163,12 @@ class Leadership:
         before = self.followers[broker]
         fetched = before.on_fetch(fetch)
         if fetch.offset == before.end:
-            return self._with(broker, fetched)  # nothing new to commit: idle and stuck cost little
+            return self._with(broker, fetched)  # nothing new to commit: an idle fetch costs little
         followers = {**self.followers, broker: fetched}
         return self._next(self.log, followers, now_ms=fetch.served_at_ms)
 
     def session_fetched(self, broker: BrokerId, *, at_ms: int) -> Leadership:
-        """Its fetch session, which stops speaking for this partition, last asked at `at_ms`."""
+        """The follower's fetch session, which does not list this partition, fetched at `at_ms`."""
         follower = self.followers[broker]
         level = follower.on_session_fetch(leader_end=self.end, session_fetched_at_ms=at_ms)
         return self._with(broker, level)
@@ -173,10 +197,10 @@ class Leadership:
         incarnation: Incarnation,
         log_start: Offset = FIRST_OFFSET,
     ) -> Leadership:
-        """A read that was begun takes effect, as of when it was parsed, stalls not counted."""
+        """A pending read takes effect, as of when its request was parsed, stalls not counted."""
         read = self.followers[broker].reads.find(read_id)
         if read is None:
-            return self  # its connection or session ended meanwhile
+            return self  # its connection or its broker's session ended meanwhile
         fetch = Fetch(
             offset=read.offset,
             leader_end=leader_end,
@@ -207,9 +231,14 @@ class Leadership:
         return known.with_watermark(now_ms=now_ms)
 
     def assigned(
-        self, replicas: tuple[BrokerId, ...], *, members: AbstractSet[BrokerId], now_ms: int
+        self,
+        replicas: tuple[BrokerId, ...],
+        *,
+        members: AbstractSet[BrokerId],
+        now_ms: int,
+        version: int = 0,
     ) -> Leadership:
-        """A move: the partition has other replicas now, and this leader is still one of them.
+        """A reassignment changed the replicas, and this leader is still one of them.
 
         Replicas and ISR are read from the store together, so this settles the ISR as well.
         """
@@ -219,27 +248,22 @@ class Leadership:
             for broker in replicas
             if broker != self.leader
         }
-        return replace(self, followers=followers).settle(members, now_ms=now_ms)
+        return replace(self, followers=followers).settle(members, now_ms=now_ms, version=version)
 
-    def with_rule(self, policy: Policy, *, fetch_wait_max_ms: int, now_ms: int) -> Leadership:
-        """Decide by another rule from now on; what is known of everybody stays.
+    def with_rule(self, rule: Rule, *, now_ms: int) -> Leadership:
+        """Decide by another rule from now on; what is known of each follower stays.
 
         A record of append times that was not kept so far begins now: what a follower lacks
-        already counts as appended just now, for no earlier time is known.
+        already counts as appended just now, because no earlier time is known.
         """
         append_times = self.log.append_times
-        if policy.reads_append_times and not self.policy.reads_append_times:
+        if rule.policy.reads_append_times and not self.policy.reads_append_times:
             append_times = replace(append_times, entries=())
             if self.end > self.epoch_start:
                 append_times = append_times.append(
-                    end=self.end, at_ms=now_ms, lag_time_max_ms=policy.lag_time_max_ms
+                    end=self.end, at_ms=now_ms, lag_time_max_ms=rule.policy.lag_time_max_ms
                 )
-        ruled = replace(
-            self,
-            policy=policy,
-            fetch_wait_max_ms=fetch_wait_max_ms,
-            log=LeaderLog(end=self.end, append_times=append_times),
-        )
+        ruled = replace(self, rule=rule, log=LeaderLog(end=self.end, append_times=append_times))
         return ruled.with_watermark(now_ms=now_ms)
 
     def stalled(
@@ -265,17 +289,43 @@ class Leadership:
             followers=followers,
             drained_at_ms=stall.ended_at_ms,
         )
-        # Who held the watermark from outside may have let go of it meanwhile: nobody looked then.
+        # A replica outside the ISR may have stopped holding the watermark during the stall.
         return later.with_watermark(now_ms=stall.ended_at_ms)
 
     def drained(self, *, now_ms: int) -> Leadership:
         """All that waited in the sockets during a stall has been read."""
-        return replace(self, drained_at_ms=now_ms)
+        return replace(self, drained_at_ms=now_ms, draining=Draining.NO)
 
-    # What to do about it.
+    def propose_join(self, broker: BrokerId) -> Leadership:
+        return replace(self, isr=isr_rules.expand(self.isr, broker))
+
+    def propose_leave(self, brokers: AbstractSet[BrokerId]) -> Leadership:
+        return replace(self, isr=isr_rules.shrink(self.isr, brokers))
+
+    def settle(
+        self, members: AbstractSet[BrokerId], *, now_ms: int, version: int = 0
+    ) -> Leadership:
+        """The partition state says which replicas are in the ISR, whatever was proposed."""
+        settled = replace(self, isr=isr_rules.settled(members, version))
+        return settled.with_watermark(now_ms=now_ms)
+
+    def with_watermark(self, *, now_ms: int) -> Leadership:
+        # Members count whatever their lag; of the other replicas, those of the pseudo-ISR do.
+        outside = self._followers_outside(isr_rules.maximal(self.isr))
+        pseudo = self._pseudo_isr(outside, now_ms=now_ms) if outside else ()
+        ends = {broker: follower.end for broker, follower in self.followers.items()}
+        ends[self.leader] = self.log.end
+        high_watermark = membership.high_watermark(
+            self.isr, pseudo, ends, current=self.high_watermark
+        )
+        if high_watermark == self.high_watermark:
+            return self
+        return self._but(high_watermark=high_watermark)
+
+    # What follows from the state.
 
     def obstacles(self, broker: BrokerId, *, now_ms: int) -> tuple[Obstacle, ...]:
-        """Ask after each fetch of a replica outside the ISR; nothing in the way: it joins."""
+        """What keeps a follower out of the ISR, after a fetch; if nothing does, it joins."""
         pending = () if isinstance(self.isr, Stable) else (Obstacle.CHANGE_PENDING,)
         return pending + membership.obstacles(
             self.policy,
@@ -289,9 +339,9 @@ class Leadership:
     def deadlines(
         self, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
     ) -> dict[BrokerId, int]:
-        """When each member leaves if nothing more happens; who is not listed stays.
+        """When each member leaves if nothing more happens; a member that stays is not listed.
 
-        While a change is pending nobody is due: there is one change at a time.
+        While a change is pending no member is due: there is one change at a time.
         """
         deadlines: dict[BrokerId, int] = {}
         if not isinstance(self.isr, Stable):
@@ -301,12 +351,12 @@ class Leadership:
             if broker not in members:
                 continue
             at_ms = evicted_at_ms(
-                self.policy,
+                self.rule.policy,
                 follower,
                 self.log,
                 session_fetched_at_ms=session_fetched_at_ms.get(broker, NEVER_MS),
                 drained_at_ms=self.drained_at_ms,
-                fetch_wait_max_ms=self.fetch_wait_max_ms,
+                fetch_wait_max_ms=self.rule.fetch_wait_max_ms,
             )
             if at_ms is not None:
                 deadlines[broker] = at_ms
@@ -316,39 +366,64 @@ class Leadership:
         self, *, now_ms: int, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
     ) -> tuple[BrokerId, ...]:
         """The members whose deadline has come, in assignment order."""
+        if self.rule.checks_from_ms is not None and self._noticed_at_ms(now_ms) != now_ms:
+            return ()  # Kafka does not look at this millisecond
         deadlines = self.deadlines(session_fetched_at_ms)
         return tuple(broker for broker, at_ms in deadlines.items() if at_ms <= now_ms)
 
     def next_deadline_ms(
         self, *, now_ms: int, session_fetched_at_ms: Mapping[BrokerId, int] = NO_SESSIONS
     ) -> int | None:
-        """When to look again if nothing more happens: a member leaves, or the watermark is freed.
+        """When to look again if nothing more happens.
 
-        The second is KAFKA-4485's pseudo-ISR: a replica outside the ISR that is close holds the
-        watermark, and lets go of it once its lag is past the limit.
+        Either a member is due to leave, or (KAFKA-4485's pseudo-ISR) a replica outside the ISR
+        that holds the watermark stops holding it, or a read has taken too long (KIP-501).
         """
-        moments = list(self.deadlines(session_fetched_at_ms).values())
+        moments = [
+            self.noticed_at_ms(at_ms, now_ms=now_ms)
+            for at_ms in self.deadlines(session_fetched_at_ms).values()
+        ]
         outside = self._followers_outside(isr_rules.committed(self.isr))
-        for broker in self._pseudo_isr(outside, now_ms=now_ms) & outside.keys():
-            lets_go_at_ms = self.policy.leaves_at_ms(
-                self.followers[broker], self.log, session_fetched_at_ms=NEVER_MS
-            )
-            if lets_go_at_ms is not None:
-                moments.append(lets_go_at_ms)
+        if outside:
+            for broker in self._pseudo_isr(outside, now_ms=now_ms) & outside.keys():
+                lets_go_at_ms = self.policy.leaves_at_ms(
+                    self.followers[broker], self.log, session_fetched_at_ms=NEVER_MS
+                )
+                if lets_go_at_ms is not None:
+                    moments.append(lets_go_at_ms)
+        resigns_ms = self.resigns_at_ms()
+        if resigns_ms is not None:
+            moments.append(resigns_ms)
         return min(moments, default=None)
 
-    def propose_join(self, broker: BrokerId) -> Leadership:
-        return replace(self, isr=isr_rules.expand(self.isr, broker))
+    def resigns_at_ms(self) -> int | None:
+        """When a pending read will have taken too long, or it is time to ask again (KIP-501)."""
+        if self.rule.process_time_max_ms is None:
+            return None
+        due_ms = resigns_at_ms(
+            self.followers.values(), process_time_max_ms=self.rule.process_time_max_ms
+        )
+        return None if due_ms is None else max(due_ms, self.resigns_from_ms)
 
-    def propose_leave(self, brokers: AbstractSet[BrokerId]) -> Leadership:
-        return replace(self, isr=isr_rules.shrink(self.isr, brokers))
+    def noticed_at_ms(self, due_ms: int, *, now_ms: int) -> int:
+        """When a deadline is acted on: at once, or at Kafka's next check.
 
-    def settle(self, members: AbstractSet[BrokerId], *, now_ms: int) -> Leadership:
-        """The store's own word on who is in the ISR, whatever became of our proposal."""
-        return replace(self, isr=isr_rules.settled(members)).with_watermark(now_ms=now_ms)
+        A check precedes all else in its millisecond, so what becomes due now waits for the next.
+        """
+        if self.rule.checks_from_ms is None:
+            return due_ms
+        return self._noticed_at_ms(due_ms if due_ms > now_ms else now_ms + 1)
 
     def pseudo_isr(self, *, now_ms: int) -> frozenset[BrokerId]:
         return self._pseudo_isr(self.followers, now_ms=now_ms)
+
+    def _noticed_at_ms(self, due_ms: int) -> int:
+        assert self.rule.checks_from_ms is not None, "only Kafka checks now and then"
+        return half_period_check_at_ms(
+            due_ms,
+            lag_time_max_ms=self.policy.lag_time_max_ms,
+            first_check_at_ms=self.rule.checks_from_ms,
+        )
 
     def _pseudo_isr(
         self, among: Mapping[BrokerId, Follower], *, now_ms: int
@@ -358,23 +433,10 @@ class Leadership:
         )
 
     def _followers_outside(self, members: AbstractSet[BrokerId]) -> dict[BrokerId, Follower]:
-        """Usually nobody, so whoever asks only about these asks about few."""
+        """Mostly none, so a question about these alone costs little."""
         return {
             broker: follower for broker, follower in self.followers.items() if broker not in members
         }
-
-    def with_watermark(self, *, now_ms: int) -> Leadership:
-        # Members count whatever they are; among the others, those of the pseudo-ISR do.
-        outside = self._followers_outside(isr_rules.maximal(self.isr))
-        pseudo = self._pseudo_isr(outside, now_ms=now_ms) if outside else ()
-        ends = {broker: follower.end for broker, follower in self.followers.items()}
-        ends[self.leader] = self.log.end
-        high_watermark = membership.high_watermark(
-            self.isr, pseudo, ends, current=self.high_watermark
-        )
-        if high_watermark == self.high_watermark:
-            return self
-        return self._but(high_watermark=high_watermark)
 
     def _next(
         self, log: LeaderLog, followers: Mapping[BrokerId, Follower], *, now_ms: int
@@ -393,10 +455,9 @@ class Leadership:
         followers: Mapping[BrokerId, Follower] | None = None,
         high_watermark: Offset | None = None,
     ) -> Leadership:
-        """As `replace`, at a third of its price: every append and fetch comes through here."""
+        """As `replace`, at a third of its cost: every append and fetch comes through here."""
         return Leadership(
-            policy=self.policy,
-            fetch_wait_max_ms=self.fetch_wait_max_ms,
+            rule=self.rule,
             leader=self.leader,
             epoch=self.epoch,
             isr=self.isr,
@@ -405,4 +466,7 @@ class Leadership:
             followers=self.followers if followers is None else followers,
             registered=self.registered,
             drained_at_ms=self.drained_at_ms,
+            draining=self.draining,
+            resigns_from_ms=self.resigns_from_ms,
+            wake_at_ms=self.wake_at_ms,
         )

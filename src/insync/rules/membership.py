@@ -4,16 +4,16 @@
     high watermark  = max(current, min(ends of the pseudo-ISR))
     ISR             = replicas of the pseudo-ISR whose end >= high watermark
 
-A replica in the pseudo-ISR holds the watermark still until it has reached it, so whoever is close
-enough gets in, and whoever is in has every committed record. Three things are added for a cluster
+A replica in the pseudo-ISR holds the watermark still until it has reached it, so a replica
+within T joins, and every member has every committed record. Three things are added for a cluster
 that fails:
 
 - The watermark also waits for the maximal ISR (`isr.py`).
 - Joining needs the start of the current leader epoch, not only the watermark. A new leader's
   watermark may be behind what its predecessor acknowledged; all of that lies below its own
   epoch's start, and so a replica that has reached that start lacks none of it.
-- Who could not join on reaching the watermark does not hold it: a former incarnation, or a
-  replica still below the epoch's start. One bootstrapping replica would otherwise stop every
+- A replica that could not join on reaching the watermark does not hold it: a former incarnation,
+  or a replica still below the epoch's start. One bootstrapping replica would otherwise stop every
   acks=all producer for T after each election.
 """
 
@@ -47,14 +47,14 @@ def obstacles(
     registered: Incarnation | None,
     now_ms: int,
 ) -> tuple[Obstacle, ...]:
-    """What keeps this follower out, asked at a fetch that just took effect; nothing: it joins."""
+    """Why this follower may not join yet, right after a fetch took effect; empty: it joins."""
     conditions = (
         (Obstacle.LAGGING, not in_sync(policy, follower, log, now_ms=now_ms)),
         (Obstacle.BELOW_WATERMARK, follower.end < high_watermark),
         (Obstacle.BELOW_EPOCH_START, follower.end < log.append_times.epoch_start),
         (Obstacle.STALE_INCARNATION, follower.incarnation != registered),
     )
-    return tuple(obstacle for obstacle, stands in conditions if stands)
+    return tuple(obstacle for obstacle, applies in conditions if applies)
 
 
 def pseudo_isr(
@@ -84,7 +84,7 @@ def high_watermark(
     *,
     current: Offset,
 ) -> Offset:
-    """Never falls, never passes a replica that counts. No min-ISR gate: see ARCHITECTURE.md."""
+    """Never falls, never passes a replica that counts. Min ISR does not hold it."""
     counted = maximal(isr).union(pseudo)
     return Offset(max(current, min(ends[broker] for broker in counted)))
 

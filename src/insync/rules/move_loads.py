@@ -53,29 +53,29 @@ def loads(
     rates: Mapping[TopicPartition, int],
 ) -> dict[BrokerId, BrokerLoad]:
     """Every broker that receives or sends; partitions of unknown size or rate count as empty."""
-    found: dict[BrokerId, BrokerLoad] = {}
+    loads: dict[BrokerId, BrokerLoad] = {}
     for partition, move in moving.items():
         size, rate = sizes.get(partition, 0), rates.get(partition, 0)
         for broker in sorted(move.destinations):
-            _add(found, broker, BrokerLoad(in_bytes=size, in_bytes_per_s=rate))
+            _add(loads, broker, BrokerLoad(in_bytes=size, in_bytes_per_s=rate))
         leader = leaders.get(partition)
         if leader is not None:
             copies = len(move.destinations)
             followers = copies + len(move.sources - {leader})
             sent = BrokerLoad(out_bytes=size * copies, out_bytes_per_s=rate * followers)
-            _add(found, leader, sent)
-    return {broker: found[broker] for broker in sorted(found)}
+            _add(loads, leader, sent)
+    return {broker: loads[broker] for broker in sorted(loads)}
 
 
-def total_time_ms(found: Iterable[BrokerLoad], quota_bytes_per_s: int) -> int | None:
+def total_time_ms(loads: Iterable[BrokerLoad], quota_bytes_per_s: int) -> int | None:
     """The slowest broker's; None: one of them never ends."""
-    times = [load.time_ms(quota_bytes_per_s) for load in found]
+    times = [load.time_ms(quota_bytes_per_s) for load in loads]
     return None if None in times else max((each or 0 for each in times), default=0)
 
 
-def _add(found: dict[BrokerId, BrokerLoad], broker: BrokerId, more: BrokerLoad) -> None:
-    had = found.get(broker, BrokerLoad())
-    found[broker] = BrokerLoad(
+def _add(loads: dict[BrokerId, BrokerLoad], broker: BrokerId, more: BrokerLoad) -> None:
+    had = loads.get(broker, BrokerLoad())
+    loads[broker] = BrokerLoad(
         in_bytes=had.in_bytes + more.in_bytes,
         out_bytes=had.out_bytes + more.out_bytes,
         in_bytes_per_s=had.in_bytes_per_s + more.in_bytes_per_s,

@@ -60,14 +60,14 @@ def moves(
         except BadPlan as refusal:
             raise BadPlan(f"{topic}-{number}: {refusal}") from None
         targets[partition] = target
-    found: dict[TopicPartition, Move] = {}
+    moves: dict[TopicPartition, Move] = {}
     for partition in sorted(targets):
         assignment = current[partition]
         sources = frozenset(assignment.replicas).difference(assignment.adding)
         destinations = frozenset(targets[partition]) - sources
         if destinations:
-            found[partition] = Move(sources=sources, destinations=destinations)
-    return found
+            moves[partition] = Move(sources=sources, destinations=destinations)
+    return moves
 
 
 def leader_throttles(moving: Mapping[TopicPartition, Move]) -> dict[str, SomeReplicas]:

@@ -1,4 +1,4 @@
-"""KIP-501, solution 1: fetches the leader is still serving speak for their follower.
+"""KIP-501, solution 1: a fetch that is still being read keeps its follower in the ISR.
 
 A slow disk under the leader used to push healthy followers out: their fetches had arrived, but
 were not answered, so their state grew old. While such a fetch is *pending* its follower is not
@@ -71,7 +71,7 @@ class PendingReads:
         return next((read for read in self.reads if read.read_id == read_id), None)
 
     def end(self, read_id: int) -> PendingReads:
-        """Served or failed, a read that is over holds nobody. One already dropped is no error."""
+        """Remove a read that was served or failed; does nothing if it is removed already."""
         return PendingReads(tuple(read for read in self.reads if read.read_id != read_id))
 
     def without_connection(self, connection: int) -> PendingReads:

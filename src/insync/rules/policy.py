@@ -2,11 +2,11 @@
 
 | name            | from                   | out of sync when (T: `lag_time_max_ms`)               |
 |-----------------|------------------------|-------------------------------------------------------|
-| `messages`      | before KIP-16, article | too many messages behind, or silent for T             |
-| `lag-begin`     | KIP-16                 | short of the end at each fetch for T, or silent for T |
-| `caught-up`     | KAFKA-4485             | not level, and last caught up more than T ago         |
-| `true-lag`      | KAFKA-4485, literally  | lacks a record older than T, or behind, silent for T  |
-| `pending-reads` | KIP-501                | `caught-up` dated at completion, pending reads hold   |
+| `messages`      | before KIP-16, article | too many messages behind, or no fetch for T           |
+| `lag-begin`     | KIP-16                 | no fetch reached the end for T, or no fetch for T     |
+| `caught-up`     | KAFKA-4485             | behind, and last caught up more than T ago            |
+| `true-lag`      | KAFKA-4485, literally  | lacks a record older than T, or behind, no fetch for T|
+| `pending-reads` | KIP-501                | as `caught-up`, but not while a read is pending       |
 
 "For T" always means *more than* T: equality is in sync.
 
@@ -18,7 +18,8 @@ broker that sets its timer to it evicts on the deadline instead of at some later
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from typing import ClassVar, Protocol
 
 from insync.rules.append_times import AppendTimes
 from insync.rules.follower import Follower
@@ -33,8 +34,16 @@ class LeaderLog:
     append_times: AppendTimes
 
 
+class Limit(Enum):
+    """What a follower that is out of sync has exceeded."""
+
+    LAG_TIME = "lag-time"  # it was behind for T, as its policy counts that
+    LAG_MESSAGES = "lag-messages"
+    FETCH_SILENCE = "fetch-silence"  # no fetch for T
+
+
 class Policy(Protocol):
-    """One criterion for joining and for staying, so that nobody flaps on the seam."""
+    """One criterion for joining and for staying: a follower at the limit does not flap."""
 
     @property
     def name(self) -> str: ...
@@ -55,6 +64,12 @@ class Policy(Protocol):
 
         `session_fetched_at_ms` is the last request of the follower's fetch session, which counts
         as a fetch of this partition while the follower is level.
+        """
+
+    def exceeded(self, follower: Follower, log: LeaderLog) -> Limit:
+        """The limit that a follower which is out has exceeded.
+
+        Too many messages come before any time; of two times, the one that passed first.
         """
 
 
@@ -83,15 +98,22 @@ class Messages:
     def leaves_at_ms(
         self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
     ) -> int | None:
-        is_known = follower.end != UNKNOWN_OFFSET
-        if is_known and log.end - follower.end > self.lag_max_messages:
+        if self._lacks_too_many(follower, log):
             return NEVER_MS
         return _last_fetch_ms(follower, log, session_fetched_at_ms) + self.lag_time_max_ms + 1
+
+    def exceeded(self, follower: Follower, log: LeaderLog) -> Limit:
+        is_far = self._lacks_too_many(follower, log)
+        return Limit.LAG_MESSAGES if is_far else Limit.FETCH_SILENCE
+
+    def _lacks_too_many(self, follower: Follower, log: LeaderLog) -> bool:
+        is_known = follower.end != UNKNOWN_OFFSET
+        return is_known and log.end - follower.end > self.lag_max_messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagBegin:
-    """KIP-16: the clock starts at the first fetch short of the end, and stops only at the end."""
+    """KIP-16: the clock starts at the first fetch below the leader's end, and stops at the end."""
 
     lag_time_max_ms: int
     name: str = "lag-begin"
@@ -106,25 +128,39 @@ class LagBegin:
             since_ms = min(since_ms, follower.lag_began_at_ms)
         return since_ms + self.lag_time_max_ms + 1
 
+    def exceeded(self, follower: Follower, log: LeaderLog) -> Limit:
+        # The lag begins with a fetch: if with the last one, nothing was heard since then either.
+        began_at_ms = follower.lag_began_at_ms
+        is_silent = began_at_ms is None or began_at_ms >= follower.fetched_at_ms
+        return Limit.FETCH_SILENCE if is_silent else Limit.LAG_TIME
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaughtUp:
-    """KAFKA-4485; with `pending_reads`, KIP-501."""
+class _Kafka4485:
+    """What its two policies share. With `pending_reads`, KIP-501 holds as well.
+
+    A follower at the leader's end never leaves, so the fetches of its session do not count.
+    """
 
     lag_time_max_ms: int
     pending_reads: bool = False
-    reads_append_times: bool = False
+
+    names: ClassVar[tuple[str, str]]  # without and with pending reads
 
     @property
     def name(self) -> str:
-        return "pending-reads" if self.pending_reads else "caught-up"
+        return self.names[self.pending_reads]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp(_Kafka4485):
+    """KAFKA-4485; with `pending_reads`, KIP-501."""
+
+    names = ("caught-up", "pending-reads")
+    reads_append_times: bool = False
 
     def leaves_at_ms(
-        self,
-        follower: Follower,
-        log: LeaderLog,
-        *,
-        session_fetched_at_ms: int,  # noqa: ARG002 - a level follower never leaves anyway
+        self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
     ) -> int | None:
         if follower.end == log.end:
             return None
@@ -133,35 +169,36 @@ class CaughtUp:
         )
         return since_ms + self.lag_time_max_ms + 1
 
+    def exceeded(self, follower: Follower, log: LeaderLog) -> Limit:
+        return Limit.LAG_TIME
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrueLag:
+class TrueLag(_Kafka4485):
     """KAFKA-4485's definition of lag taken at its word, with the times KIP-16 wanted."""
 
-    lag_time_max_ms: int
-    pending_reads: bool = False
+    names = ("true-lag", "true-lag+pending-reads")
     reads_append_times: bool = True
 
-    @property
-    def name(self) -> str:
-        return "true-lag+pending-reads" if self.pending_reads else "true-lag"
-
     def leaves_at_ms(
-        self,
-        follower: Follower,
-        log: LeaderLog,
-        *,
-        session_fetched_at_ms: int,  # noqa: ARG002 - a level follower never leaves anyway
+        self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
     ) -> int | None:
         if follower.end >= log.end:
             return None
+        return min(self._since_ms(follower, log)) + self.lag_time_max_ms + 1
+
+    def exceeded(self, follower: Follower, log: LeaderLog) -> Limit:
+        missing_since_ms, fetched_at_ms = self._since_ms(follower, log)
+        return Limit.FETCH_SILENCE if fetched_at_ms <= missing_since_ms else Limit.LAG_TIME
+
+    def _since_ms(self, follower: Follower, log: LeaderLog) -> tuple[int, int]:
+        """Since when it lacks a record, and when it last fetched."""
         missing_since_ms = log.append_times.first_past_ms(follower.end)
         assert missing_since_ms is not None, "behind, yet nothing was appended"
-        fetched_at_ms = follower.fetched_at_ms
         if self.pending_reads:
-            missing_since_ms = max(missing_since_ms, follower.caught_up_served_at_ms)
-            fetched_at_ms = follower.served_at_ms
-        return min(missing_since_ms, fetched_at_ms) + self.lag_time_max_ms + 1
+            later_ms = max(missing_since_ms, follower.caught_up_served_at_ms)
+            return later_ms, follower.served_at_ms
+        return missing_since_ms, follower.fetched_at_ms
 
 
 def _last_fetch_ms(follower: Follower, log: LeaderLog, session_fetched_at_ms: int) -> int:

@@ -35,7 +35,7 @@ FORGIVEN_AFTER_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """What one broker, on one side, may still let go."""
+    """The bytes that one broker may still send or fetch, as leader or as follower."""
 
     bytes_per_s: int
     credit: int = 0  # bytes x 1000; negative is debt
@@ -56,7 +56,7 @@ class Bucket:
         """The bucket as time has filled it."""
         assert now_ms >= self.at_ms, "time went backwards"
         if now_ms == self.at_ms:
-            return self  # asked several times per batch
+            return self  # called several times per batch
         earned = (now_ms - self.at_ms) * self.bytes_per_s
         # Debt repaid, or room left, but never lowered: reservations may have grown meanwhile.
         room = max(self.credit, self.capacity - self.reserved)
@@ -85,9 +85,9 @@ class Bucket:
             return None
         return self.at_ms + max(0, -((self.credit - needed) // self.bytes_per_s))
 
-    def let_go(self, size_bytes: int, *, now_ms: int) -> Bucket:
-        """Take a batch that was admitted, whole."""
-        assert self.admits(size_bytes, now_ms=now_ms), "let go without leave"
+    def spend(self, size_bytes: int, *, now_ms: int) -> Bucket:
+        """Debit a whole batch, which was admitted."""
+        assert self.admits(size_bytes, now_ms=now_ms), "spent without being admitted"
         filled = self.at(now_ms)
         left = filled.credit - size_bytes * 1_000
         return replace(filled, credit=left, owed=max(0, -left))
@@ -134,9 +134,8 @@ class Bucket:
         return replace(filled, credit=left, owed=owed, reserved=reserved)
 
     def _needed(self, size_bytes: int) -> int:
-        # "Full" leaves out the last tenth: with keep-up traffic in every millisecond the very
-        # last drop may never be there when one looks, and what comes in between waking somebody
-        # and an answer finds room.
+        # 90 % counts as full: constant traffic of in-sync replicas could keep the bucket from ever
+        # reaching 100 %, and what is earned between a wake-up and its fetch would be lost.
         full = self.capacity - self.capacity // 10
         return min(size_bytes * 1_000, full)
 

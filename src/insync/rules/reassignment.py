@@ -23,10 +23,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from insync.rules.acknowledgement import effective_min_isr
-from insync.rules.election import NOBODY, successor
+from insync.rules.election import successor
 from insync.rules.partition_state import PartitionState
 from insync.rules.refusals import BadPlan, NothingToCancel, WouldLoseData
-from insync.rules.values import BrokerId
+from insync.rules.values import NO_BROKERS, BrokerId
 
 
 def check_target(target: Sequence[BrokerId], *, known: AbstractSet[BrokerId]) -> None:
@@ -53,9 +53,9 @@ def start(
     *,
     known: AbstractSet[BrokerId],
     live: AbstractSet[BrokerId],
-    cooling: AbstractSet[BrokerId] = NOBODY,
+    cooling: AbstractSet[BrokerId] = NO_BROKERS,
 ) -> PartitionState:
-    """Begin to move to `target`, in place of any move under way; a mere reordering is done."""
+    """Begin to move to `target`, instead of any other move; a reordering completes at once."""
     check_target(target, known=known)
     current = origin(state)
     removing = tuple(broker for broker in current if broker not in target)
@@ -71,7 +71,7 @@ def complete(
     *,
     min_insync_replicas: int,
     live: AbstractSet[BrokerId],
-    cooling: AbstractSet[BrokerId] = NOBODY,
+    cooling: AbstractSet[BrokerId] = NO_BROKERS,
 ) -> PartitionState:
     """The state after the move if it can complete now, else the state unchanged.
 
@@ -98,7 +98,7 @@ def cancel(
     *,
     live: AbstractSet[BrokerId],
     unclean: bool,
-    cooling: AbstractSet[BrokerId] = NOBODY,
+    cooling: AbstractSet[BrokerId] = NO_BROKERS,
 ) -> PartitionState:
     """Go back to the replicas from before the move.
 
@@ -136,8 +136,17 @@ def _on(
             f"none of the replicas {wanted} is in sync; wait until one of them has caught up "
             "(a cancellation may also allow unclean leader election)"
         )
-    moved = replace(state, replicas=replicas, isr=isr, leader=None, adding=(), removing=())
-    heir = state.leader if state.leader in isr else successor(moved, live=live, cooling=cooling)
+    eligible = tuple(b for b in state.eligible if b in replicas and b not in isr)
+    moved = replace(
+        state,
+        replicas=replicas,
+        isr=isr,
+        leader=None,
+        adding=(),
+        removing=(),
+        eligible=eligible if set(isr) <= set(state.isr) else (),
+    )
+    leader = state.leader if state.leader in isr else successor(moved, live=live, cooling=cooling)
     all_stay = set(state.replicas) <= set(replicas)
-    keeps_term = heir == state.leader and all_stay
-    return replace(moved, leader=heir) if keeps_term else moved.led_by(heir)
+    keeps_term = leader == state.leader and all_stay
+    return replace(moved, leader=leader) if keeps_term else moved.led_by(leader)

@@ -6,7 +6,7 @@ says what to change. Our own mistakes are `assert`s.
 
 
 class Refusal(ValueError):
-    """Something asked of the rules that cannot be done as asked."""
+    """A request or a setting that the rules do not allow."""
 
 
 class BadSetting(Refusal):

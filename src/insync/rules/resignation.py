@@ -5,12 +5,12 @@ A leader resigns when serving one follower fetch takes longer than
 for most of the time (`stalls.py`). Leadership moves to an in-sync replica and the old leader goes
 last in the ISR.
 
-The document's own worry is thrashing when slowness wanders between brokers. Two limits:
+The document warns of thrashing when slowness moves from broker to broker. Two limits:
 
-- Who resigned is cooling for a while, per broker and partition: it is not asked again while
-  anybody else can lead, and if it must lead it does not resign again meanwhile.
-- A leader whose every in-sync companion is cooling, or who has none, stays. So one partition sees
-  at most one resignation per replica and cool-down, whoever dies and returns.
+- A broker that resigned has a cool-down, per partition. Until it ends, the broker is elected only
+  if no other in-sync replica is live, and if it has to lead it does not resign again.
+- A leader stays if every other in-sync replica has a cool-down, or there is none. So one partition
+  sees at most one resignation per replica and cool-down, whichever brokers die and return.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def resign(
     live: AbstractSet[BrokerId],
     cooling: AbstractSet[BrokerId],
 ) -> PartitionState | None:
-    """The state after the leader handed over; None if there is nobody to hand over to."""
+    """The state after the leader handed over; None if no other replica can lead."""
     leader = state.leader
     assert leader is not None, "only a leader resigns"
-    tired = cooling | {leader}
-    heir = successor(state, live=live, cooling=tired)
-    if leader in cooling or heir is None or heir in tired:
+    excluded = cooling | {leader}
+    new_leader = successor(state, live=live, cooling=excluded)
+    if leader in cooling or new_leader is None or new_leader in excluded:
         return None
     others = tuple(member for member in state.isr if member != leader)
-    return state.led_by(heir, isr=(*others, leader))
+    return state.led_by(new_leader, isr=(*others, leader))

@@ -7,10 +7,10 @@ knows that it was the one who stopped:
 - A gap between two ticks of its loop of at least max(100 ms, T/20) is a stall.
 - A stall moves its followers' times forward by its length, at most T in total since that
   follower's last fetch (`Follower.on_leader_stall`).
-- Whoever was in sync when the stall began is not evicted sooner than one fetch wait after the
-  sockets were drained: time enough to ask again. A follower that died meanwhile is in sync for at
-  most 2 T after its last fetch, so no stall that begins later gives it this grace, and it leaves
-  within 2 T + wait, stalls not counted.
+- A follower that was in sync when the stall began is not evicted sooner than one fetch wait after
+  the sockets were drained: time enough to fetch again. A follower that died meanwhile is in sync
+  for at most 2 T after its last fetch, so no stall that begins later gives it this grace, and it
+  leaves within 2 T + wait, stalls not counted.
 - A leader that stalled for more than half of the last 2 T should not lead (`resignation.py`).
 """
 

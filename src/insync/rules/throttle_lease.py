@@ -1,15 +1,13 @@
 """A throttle that ends by itself: what it sets, and how that is undone.
 
 A lease remembers what it added to the throttled-replica lists, what rates it set, and what was
-there before. When it ends, exactly that is undone. What somebody else set meanwhile is theirs, and
-stays.
+there before. When it ends, exactly that is undone. What an operator set meanwhile stays.
 
 One that came with moves lasts until none of its partitions moves; it covers all moves under way,
-and a later request extends it. One for a broker that fills itself anew is held by the tool that
+and a later request extends it. One for a broker that rebuilds its replicas is held by the tool that
 watches the broker, and lasts until that tool lets go of it or has not renewed it for `HOLD_MS`.
 
-There is one lease at a time: of two that set the same rate, the first to end would leave its own
-value to the second as one to go back to.
+There is one lease at a time: with two, the second could restore a rate that the first had set.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ Config = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configs:
-    """Settings of topics and of brokers, as they are stored; who is not there has none."""
+    """Settings of topics and of brokers, as stored; without an entry, none are set."""
 
     topics: Mapping[str, Config] = field(default_factory=dict)
     brokers: Mapping[BrokerId, Config] = field(default_factory=dict)
@@ -111,9 +109,9 @@ def _with(
     rates = dict(lease.rates)
     for (broker, name), bytes_per_s in throttle.rates.items():
         before = brokers[broker].get(name)
-        held = rates.get((broker, name))
-        if held is not None and before == held.value:
-            before = held.before
+        rate_set = rates.get((broker, name))
+        if rate_set is not None and before == rate_set.value:
+            before = rate_set.before
         brokers[broker][name] = str(bytes_per_s)
         rates[broker, name] = RateSet(value=str(bytes_per_s), before=before)
     extended = ThrottleLease(partitions=partitions, lists=lists, rates=rates)
@@ -147,7 +145,7 @@ def _shortened(text: str, listed: Listed) -> str | None:
     try:
         known = parse(text)
     except BadThrottledReplicas:
-        return text  # somebody else's
+        return text  # set by an operator since
     if isinstance(known, EveryReplica):
         return text
     left = SomeReplicas(known.replicas - listed.added.replicas)

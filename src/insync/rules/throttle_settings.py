@@ -46,7 +46,7 @@ def of_moves(
     )
 
 
-def is_filled_anew(
+def is_rebuilt_from_leader(
     broker: BrokerId, *, replicas: Collection[BrokerId], leader: BrokerId | None
 ) -> bool:
     """Whether a broker with an empty disk gets this partition from another."""
@@ -60,9 +60,9 @@ def of_bootstrap(
     bytes_per_s: int,
     set_on: BrokerId,
 ) -> Throttle:
-    """For a broker that fills itself anew: what it follows, and the leaders it fetches from.
+    """For a broker that rebuilds its replicas: what it follows, and the leaders it fetches from.
 
-    `set_on` takes its rate: the broker itself, if the cluster can be told of it now.
+    `set_on` gets the rate: the broker itself, if its settings can be changed now.
     """
     copies = {
         partition: Move(
@@ -78,6 +78,6 @@ def of_bootstrap(
 
 
 def _lists(moving: Mapping[TopicPartition, Move]) -> dict[tuple[str, str], SomeReplicas]:
-    found = {(topic, LEADER_LIST): each for topic, each in leader_throttles(moving).items()}
-    found |= {(topic, FOLLOWER_LIST): each for topic, each in follower_throttles(moving).items()}
-    return {name: each for name, each in found.items() if each.replicas}
+    lists = {(topic, LEADER_LIST): each for topic, each in leader_throttles(moving).items()}
+    lists |= {(topic, FOLLOWER_LIST): each for topic, each in follower_throttles(moving).items()}
+    return {name: each for name, each in lists.items() if each.replicas}

@@ -36,7 +36,7 @@ def treatment(*, is_throttled: bool, is_in_sync: bool) -> Treatment:
 
 
 def follower_is_in_sync(*, next_offset: Offset, leader_high_watermark: Offset | None) -> bool:
-    """A follower's own view: it lacks nothing committed, as far as it was told. Unknown is no."""
+    """A follower's own view: it has all below the last watermark it received, if any."""
     return leader_high_watermark is not None and next_offset >= leader_high_watermark
 
 
@@ -47,7 +47,7 @@ class Admission(Generic[Partition]):
     bucket: Bucket
     admitted: tuple[Partition, ...]
     held_back: tuple[Partition, ...]
-    wake_at_ms: int | None  # None: nobody waits, or nobody ever may
+    wake_at_ms: int | None  # None: nothing waits, or the rate is 0
 
 
 def admit(
@@ -64,7 +64,7 @@ def admit(
     for partition, size_bytes in queue:
         if not bucket.admits(size_bytes, now_ms=now_ms):
             break
-        bucket = bucket.let_go(size_bytes, now_ms=now_ms)
+        bucket = bucket.spend(size_bytes, now_ms=now_ms)
         admitted.append(partition)
     rest = queue[len(admitted) :]
     return Admission(
@@ -76,10 +76,10 @@ def admit(
 
 
 def rotated(order: tuple[Partition, ...], served: Iterable[Partition]) -> tuple[Partition, ...]:
-    """The order for the next round: whoever got something goes to the end, in the same order.
+    """The order for the next round: partitions that were served go last, in the same order.
 
-    KIP-73 shuffles; going round is as fair, starves nobody for certain, and can be replayed.
+    KIP-73 shuffles. Taking turns is as fair, starves no partition, and can be replayed.
     """
-    got_something = set(served)
-    waiting = tuple(partition for partition in order if partition not in got_something)
-    return (*waiting, *(partition for partition in order if partition in got_something))
+    were_served = set(served)
+    waiting = tuple(partition for partition in order if partition not in were_served)
+    return (*waiting, *(partition for partition in order if partition in were_served))

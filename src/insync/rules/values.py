@@ -26,3 +26,4 @@ UNKNOWN_INCARNATION: Final = Incarnation(-1)
 NEVER_MS: Final = -(2**62)
 """A time before all others. Adding any configured duration to it still gives the distant past,
 so "caught up at NEVER_MS" is out of sync under every limit without a special case."""
+NO_BROKERS: frozenset[BrokerId] = frozenset()

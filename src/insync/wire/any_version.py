@@ -1,7 +1,7 @@
 """Messages of any version from one set of values.
 
-Whoever writes a message says what it knows once, as nested maps; each version takes the fields it
-has and defaults the rest. Only for messages that are not hot.
+The caller gives the values once, as nested maps; each version uses the fields it has, with defaults
+for the rest. Only for messages off the hot path.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _BLANKS: tuple[tuple[type, object], ...] = (
 
 
 def build(entity: Any, values: Values) -> Any:
-    """An entity of kio's class `entity`; values it has no field for are left out."""
-    given = {}
+    """An entity of kio's class `entity`; values without a field in it are ignored."""
+    arguments = {}
     for name, nested, blank in _plan(entity):
         if name in values:
-            given[name] = _given(nested, values[name])
+            arguments[name] = _built(nested, values[name])
         elif blank is not MISSING:
-            given[name] = blank
-    return entity(**given)
+            arguments[name] = blank
+    return entity(**arguments)
 
 
-def _given(nested: Any, value: Any) -> Any:
+def _built(nested: Any, value: Any) -> Any:
     if nested is None or value is None:
         return value
     if isinstance(value, Mapping):
@@ -47,7 +47,7 @@ def _given(nested: Any, value: Any) -> Any:
 
 @cache
 def _plan(entity: Any) -> list[tuple[str, Any, object]]:
-    """Each field: its name, the entity it is or is a list of, and what it is when nobody says."""
+    """Each field: its name, the entity that it is or is a list of, and its default."""
     return [(field.name, _nested(field), _blank(field)) for field in fields(entity)]
 
 

@@ -1,4 +1,4 @@
-"""Which APIs we speak, in which versions."""
+"""The APIs that Insync supports, and in which versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Api(IntEnum):
-    """Kafka's API keys, as far as we use them, and four of our own."""
+    """Kafka's API keys that Insync uses, and four of its own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -32,14 +32,14 @@ class Api(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
-    BROKER_HELLO = 32000  # brokers to brokers only; far above any key Kafka will give out
-    DESCRIBE_REPLICAS = 32001  # for tools; who offers it is one of ours
+    BROKER_HELLO = 32000  # between brokers only; far above any key of Kafka's
+    DESCRIBE_REPLICAS = 32001  # for tools; only Insync's brokers offer it
     START_MOVES = 32002  # for tools: reassignments with a throttle that ends with them
     HOLD_THROTTLE = 32003  # for tools: a throttle that lasts while it is renewed
 
 
-# Their messages are ours as well: kio knows nothing of them.
-OUR_OWN: Final = frozenset(
+# Insync's own APIs, whose messages kio does not have.
+INSYNC_APIS: Final = frozenset(
     {Api.BROKER_HELLO, Api.DESCRIBE_REPLICAS, Api.START_MOVES, Api.HOLD_THROTTLE}
 )
 
@@ -72,14 +72,14 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
         Api.DESCRIBE_CLUSTER: _through(0, 2),
         Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
         Api.BROKER_HELLO: _through(0, 0),
-        Api.DESCRIBE_REPLICAS: _through(0, 0),
+        Api.DESCRIBE_REPLICAS: _through(0, 1),
         Api.START_MOVES: _through(0, 0),
         Api.HOLD_THROTTLE: _through(0, 0),
     }
 )
 
-# What our tools ask of other people's brokers, and ours do not answer.
-ASKED_OF_OTHERS: Final[Mapping[Api, range]] = MappingProxyType(
+# What Insync's clients send to other brokers, and its own brokers do not support.
+CLIENT_ONLY: Final[Mapping[Api, range]] = MappingProxyType(
     {
         Api.SASL_HANDSHAKE: _through(1, 1),
         Api.SASL_AUTHENTICATE: _through(0, 2),
@@ -120,7 +120,7 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
 
 
 def is_supported(api_key: int, version: int) -> bool:
-    """Whether a request of this key and version is advertised; any integers may be asked."""
+    """Whether a request of this key and version is advertised; any integers are allowed."""
     return api_key in _KEYS and version in SUPPORTED[Api(api_key)]
 
 

@@ -1,11 +1,11 @@
-"""Record batches, kept opaque: a broker reads the 61-byte header, and records only to find a time.
+"""Record batches: a broker reads the 61-byte header, and records only to find a timestamp.
 
     0 base offset   8 length        12 leader epoch     16 magic         17 CRC-32C
     21 attributes   23 last delta   27 first timestamp  35 max timestamp
     43 producer id  51 producer epoch  53 base sequence  57 record count  61 records
 
-The CRC covers everything from the attributes on. Base offset and leader epoch lie before it, so a
-leader stamps both into a producer's batch without touching the rest.
+The CRC covers everything from the attributes on. Base offset and leader epoch are before it, so a
+leader writes both into a producer's batch without changing the rest.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12  # base offset and length: what `length` does not count
 MAGIC: Final = 2
 NO_PRODUCER: Final = -1
+RECORD_BYTES_MIN: Final = 7
+"""Uncompressed: one byte each for length, attributes, both deltas, key, value and headers."""
 
 COMPRESSION_MASK: Final = 0x07
 COMPRESSION_MAX: Final = 4  # none, gzip, snappy, lz4, zstd
@@ -35,7 +37,7 @@ _HEADER = Struct(">qiibIhiqqqhii")
 _STAMP = Struct(">qii")
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
-_MORE: Final = 0x80  # a varint goes on
+_MORE: Final = 0x80  # a varint continues
 _SHIFT_MAX: Final = 63  # and never beyond 64 bits
 
 
@@ -43,10 +45,14 @@ class CorruptBatch(Refusal):
     """Bytes that are not whole, valid record batches."""
 
 
+class InvalidBatch(CorruptBatch):
+    """An undamaged batch whose header contradicts itself: sending it again does not help."""
+
+
 class BatchHeader(NamedTuple):
     """One batch's header; `position` is where in its buffer the batch begins.
 
-    A tuple: every batch that comes or goes has one made, and a frozen dataclass costs four times
+    A tuple: every batch appended or fetched needs one, and a frozen dataclass costs four times
     as much.
     """
 
@@ -94,14 +100,14 @@ _as_header: Final[Callable[[tuple[int, ...]], BatchHeader]] = partial(tuple.__ne
 
 
 def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader | None:
-    """The batch at `position`; None if its header is not all there."""
+    """The batch at `position`; None if its header is incomplete."""
     if position + HEADER_BYTES > len(data):
         return None
     return _as_header((position, *_HEADER.unpack_from(data, position)))
 
 
 def whole_batches(data: bytes | bytearray | memoryview) -> Iterator[BatchHeader]:
-    """Every whole batch from the start; stops at one that is cut off, as fetches end."""
+    """Every complete batch from the start; stops at an incomplete one, which may end a fetch."""
     position = 0
     while (header := read_header(data, position)) is not None:
         if header.length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
@@ -113,24 +119,25 @@ def whole_batches(data: bytes | bytearray | memoryview) -> Iterator[BatchHeader]
 
 
 def check(data: bytes | bytearray | memoryview, header: BatchHeader) -> None:
-    """Refuse a batch whose bytes or numbers cannot be right. Records are not looked at."""
+    """Refuse a batch with invalid bytes or numbers. Records are not checked."""
     if header.magic != MAGIC:
-        raise CorruptBatch(f"magic is {header.magic}; only record batches (2) are taken")
+        raise InvalidBatch(f"magic is {header.magic}; only record batches (2) are supported")
+    # Before the numbers that it covers: a damaged batch is worth sending again.
+    body = memoryview(data)[header.position + _CRC_FROM : header.end_position]
+    if crc32c(body) != header.crc:
+        raise CorruptBatch(f"the CRC of the batch at offset {header.base_offset} does not match")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        raise CorruptBatch(
+        raise InvalidBatch(
             f"{header.record_count} records and a last offset delta of {header.last_offset_delta}"
         )
     if header.attributes & COMPRESSION_MASK > COMPRESSION_MAX:
         raise CorruptBatch(f"attributes {header.attributes:#x} name no known compression")
-    body = memoryview(data)[header.position + _CRC_FROM : header.end_position]
-    if crc32c(body) != header.crc:
-        raise CorruptBatch(f"the CRC of the batch at offset {header.base_offset} does not match")
 
 
 def stamp(
     data: bytearray | memoryview, header: BatchHeader, *, base_offset: int, epoch: int
 ) -> None:
-    """Write the offset and leader epoch this batch was given; its CRC stays true."""
+    """Write the batch's offset and leader epoch; its CRC stays valid."""
     _STAMP.pack_into(data, header.position, base_offset, header.length, epoch)
 
 
@@ -145,7 +152,7 @@ def build(
     base_sequence: int = -1,
     is_zipped: bool = False,
 ) -> bytes:
-    """A batch of (key, value) records, plain or gzipped: for our own topics and for tests."""
+    """A batch of (key, value) records, plain or gzipped: for Insync's own topics and for tests."""
     assert records, "a batch has at least one record"
     body = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(records))
     if is_zipped:
@@ -176,7 +183,7 @@ def build(
 
 
 def plain_records(batch: bytes | bytearray | memoryview, attributes: int) -> bytes | memoryview:
-    """What follows the header of one whole batch, decompressed if it is compressed."""
+    """The records of one complete batch, decompressed if it is compressed."""
     body = memoryview(batch)[HEADER_BYTES:]
     codec = attributes & COMPRESSION_MASK
     try:
@@ -186,7 +193,7 @@ def plain_records(batch: bytes | bytearray | memoryview, attributes: int) -> byt
 
 
 def records(batch: bytes | memoryview) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The (key, value) pairs of one batch: our own topics, tools, tests."""
+    """The (key, value) pairs of one batch: for Insync's own topics, tools and tests."""
     header = read_header(batch)
     if header is None:
         raise CorruptBatch("only a whole batch can be read record by record")

@@ -1,8 +1,8 @@
-"""Compressed records made plain, by every codec of Kafka's.
+"""Decompressing records, with every codec of Kafka's.
 
-What a batch may grow to is bounded, because a kilobyte can claim any size. The memory is mapped
-and only what is written of it is taken, so that a codec that does not say beforehand how much will
-come needs no second try.
+The decompressed size of a batch is limited, because a kilobyte can claim any size. The output
+buffer is mapped memory, of which only written pages are used; so a codec that does not know the
+size beforehand needs no second attempt.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from insync.rules.refusals import Refusal
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 
 PLAIN_BYTES_MAX: Final = 64 << 20
-"""Of one batch. Producers fill a batch to a megabyte before they compress it, unless told more."""
+"""Of one batch. By default producers fill a batch up to a megabyte before they compress it."""
 
 _GZIP_WBITS: Final = 31  # zlib with the header of a gzip file
 
-# Java's producers cut what they compress with snappy into sized blocks, behind this sign and two
-# version numbers; librdkafka sends a single block and nothing around it.
+# Java's producers split what they compress with snappy into sized blocks, after this sign and two
+# version numbers; librdkafka sends a single block without them.
 _XERIAL_SIGN: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _BLOCK_SIZE = Struct(">i")
 
 
 class CorruptCompression(Refusal):
-    """Bytes that are not what their codec makes, or too many once they are plain."""
+    """Bytes that are not valid for their codec, or too many when decompressed."""
 
 
 def zipped(plain: bytes) -> bytes:
@@ -40,7 +40,7 @@ def zipped(plain: bytes) -> bytes:
 def decompressed(data: bytes | memoryview, codec: int) -> bytes:
     if codec == GZIP:
         return _unzipped(data)
-    import cramjam  # noqa: PLC0415 - 2 MB that a broker does without until it is asked for a time
+    import cramjam  # noqa: PLC0415 - 2 MB that a broker needs only to find timestamps
 
     try:
         if codec == SNAPPY:
@@ -51,7 +51,7 @@ def decompressed(data: bytes | memoryview, codec: int) -> bytes:
             return _into_mapped(cramjam.zstd.decompress_into, data)
     except cramjam.DecompressionError as error:
         raise CorruptCompression(str(error)) from None
-    raise CorruptCompression(f"codec {codec} is none that is known")
+    raise CorruptCompression(f"codec {codec} is unknown")
 
 
 def _into_mapped(

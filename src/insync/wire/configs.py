@@ -1,4 +1,4 @@
-"""The numbers that DescribeConfigs and its relatives give to things."""
+"""The enumerations of DescribeConfigs and the AlterConfigs requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Resource(IntEnum):
-    """What may have settings of its own, as far as we know it."""
+    """What may have settings of its own, of the kinds that Insync supports."""
 
     TOPIC = 2
     BROKER = 4  # by its id; without a name: the default of all brokers
@@ -31,7 +31,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """What kind of value it is, for tools that show it."""
+    """The type of a value, for tools that show it."""
 
     UNKNOWN = 0
     BOOLEAN = 1

@@ -1,8 +1,8 @@
 """DescribeReplicas, a private API (key 32001): what a leader knows of its followers.
 
-Any client may ask any broker; each answers for the partitions it leads, so a tool asks them all.
-Numbers only: which words they deserve depends on how they move, which one answer cannot tell.
-Times are lengths in milliseconds at the moment of the answer, never points of anybody's clock.
+Any client may send it to any broker, which responds with the partitions it leads; so a tool sends
+it to all. The response has only numbers: a tool describes them in words, from successive ones.
+Times are durations in milliseconds up to the response, never times of a clock.
 
     request   topics array of string (null: all)
     response  error int16, partitions array of
@@ -11,8 +11,11 @@ Times are lengths in milliseconds at the moment of the answer, never points of a
                   broker int32, flags uint8, obstacles uint8, end int64, lag_ms int64,
                   lag_bytes int64, silent_ms int64, leaves_in_ms int64, reads int32,
                   oldest_read_ms int64
+              from version 1 on: offline array of the broker's own replicas that cannot lead:
+                topic string, partition int32, end int64, high_watermark int64, damaged uint8,
+                reason string
 
--1 is "not known" or "none". Numbers of bits in `flags` and `obstacles` are never given anew.
+-1 is "not known" or "none". Bits in `flags` and `obstacles` never change their meaning.
 """
 
 from __future__ import annotations
@@ -22,14 +25,12 @@ from enum import IntFlag
 from struct import Struct
 from typing import Final, NamedTuple
 
+from insync.wire.body_readers import private_body
 from insync.wire.primitives import (
     INT16,
     INT32,
-    MALFORMED,
     NULL,
     BadMessage,
-    Frame,
-    check_end,
     read_count,
     read_length,
     read_string,
@@ -37,23 +38,25 @@ from insync.wire.primitives import (
 )
 
 NONE: Final = -1
+OFFLINE_FROM: Final = 1  # the version
 TOPICS_MAX: Final = 100_000
 
 _HEAD: Final = Struct(">iiqq")
 _LIMITS: Final = Struct(">qq")
+_OFFLINE: Final = Struct(">iqqB")
 _FOLLOWER: Final = Struct(">iBBqqqqqiq")
 
 
 class Flag(IntFlag):
-    MEMBER = 1  # in the ISR that the store is known to have held last
-    REGISTERED = 2  # its broker lives, whichever incarnation
-    HELD = 4  # a pending read keeps it in (KIP-501)
-    CHANGING = 8  # a step that lets it in or out is on its way to the store
-    THROTTLED = 16  # listed for a throttle, which holds it back while it is not a member
+    MEMBER = 1  # in the last ISR that the leader knows the store to have
+    REGISTERED = 2  # its broker is live, in any incarnation
+    HELD = 4  # a pending read keeps it in the ISR (KIP-501)
+    CHANGING = 8  # a pending ISR change adds or removes it
+    THROTTLED = 16  # a throttled replica, held back while outside the ISR
 
 
-class Bar(IntFlag):
-    """Why a replica outside the ISR is not let in: `rules.membership.Obstacle` as bits."""
+class Obstacles(IntFlag):
+    """Why a replica outside the ISR may not join: `rules.membership.Obstacle` as bits."""
 
     LAGGING = 1
     BELOW_WATERMARK = 2
@@ -62,7 +65,7 @@ class Bar(IntFlag):
     CHANGE_PENDING = 16
 
 
-NO_BAR: Final = Bar(0)
+NO_OBSTACLES: Final = Obstacles(0)
 
 
 class FollowerSeen(NamedTuple):
@@ -70,13 +73,13 @@ class FollowerSeen(NamedTuple):
 
     broker: int
     flags: Flag
-    obstacles: Bar  # of members: none
+    obstacles: Obstacles  # none for members
     end: int  # -1: it has not fetched in this leader epoch
-    lag_ms: int  # KAFKA-4485's; -1: not caught up once in this epoch
-    lag_bytes: int  # near enough where its leader would have to read for it
+    lag_ms: int  # KAFKA-4485's; -1: never caught up in this epoch
+    lag_bytes: int  # approximate, where an exact value needs a read from the disk
     silent_ms: int  # since its latest fetch; -1: none in this epoch
-    leaves_in_ms: int  # if nothing more happens; -1: not while things stand so
-    reads: int  # of its fetches, under way
+    leaves_in_ms: int  # without further fetches; -1: it will not leave
+    reads: int  # pending reads of its fetches
     oldest_read_ms: int
 
 
@@ -94,9 +97,21 @@ class PartitionSeen(NamedTuple):
     followers: tuple[FollowerSeen, ...]
 
 
+class OfflineSeen(NamedTuple):
+    """A replica of the responding broker whose log failed or is damaged."""
+
+    topic: str
+    partition: int
+    end: int  # of its log
+    high_watermark: int  # the highest it knows; what is missing up to there is lost to it
+    is_damaged: bool
+    reason: str
+
+
 class ReplicasSeen(NamedTuple):
     error: int
     partitions: tuple[PartitionSeen, ...] = ()
+    offline: tuple[OfflineSeen, ...] = ()
 
 
 def write_request(topics: Iterable[str] | None) -> bytes:
@@ -106,51 +121,69 @@ def write_request(topics: Iterable[str] | None) -> bytes:
     return INT32.pack(len(names)) + b"".join(names)
 
 
-def read_request(frame: Frame, body_at: int) -> list[str] | None:
-    data = memoryview(frame)
-    topics: list[str] | None = None
-    try:
-        count, at = read_length(data, body_at)
-        if count != NULL:
-            if count > min(TOPICS_MAX, len(data) - at):
-                raise BadMessage(f"{count} topics claimed")
-            topics = []
-            for _ in range(count):
-                topic, at = read_string(data, at, flexible=False)
-                topics.append(topic)
-    except MALFORMED as error:
-        raise BadMessage(f"no DescribeReplicas request: {error}") from error
-    check_end(data, at)
-    return topics
+@private_body("DescribeReplicas request")
+def read_request(data: memoryview, at: int) -> tuple[list[str] | None, int]:
+    count, at = read_length(data, at)
+    if count == NULL:
+        return None, at
+    if count > min(TOPICS_MAX, len(data) - at):
+        raise BadMessage(f"{count} topics claimed")
+    topics = []
+    for _ in range(count):
+        topic, at = read_string(data, at, flexible=False)
+        topics.append(topic)
+    return topics, at
 
 
-def write_response(seen: ReplicasSeen) -> bytes:
+def write_response(seen: ReplicasSeen, version: int = 0) -> bytes:
     out = [INT16.pack(seen.error), INT32.pack(len(seen.partitions))]
-    for part in seen.partitions:
+    for partition_seen in seen.partitions:
         out += [
-            string_bytes(part.topic, flexible=False),
-            _HEAD.pack(part.partition, part.leader_epoch, part.end, part.high_watermark),
-            string_bytes(part.policy, flexible=False),
-            _LIMITS.pack(part.lag_time_max_ms, part.fetch_wait_max_ms),
-            INT32.pack(len(part.followers)),
+            string_bytes(partition_seen.topic, flexible=False),
+            _HEAD.pack(
+                partition_seen.partition,
+                partition_seen.leader_epoch,
+                partition_seen.end,
+                partition_seen.high_watermark,
+            ),
+            string_bytes(partition_seen.policy, flexible=False),
+            _LIMITS.pack(partition_seen.lag_time_max_ms, partition_seen.fetch_wait_max_ms),
+            INT32.pack(len(partition_seen.followers)),
         ]
-        out += [_FOLLOWER.pack(*follower) for follower in part.followers]
+        out += [_FOLLOWER.pack(*follower) for follower in partition_seen.followers]
+    if version >= OFFLINE_FROM:
+        out.append(INT32.pack(len(seen.offline)))
+        for offline in seen.offline:
+            out += [
+                string_bytes(offline.topic, flexible=False),
+                _OFFLINE.pack(*offline[1:5]),
+                string_bytes(offline.reason, flexible=False),
+            ]
     return b"".join(out)
 
 
-def read_response(frame: Frame, body_at: int) -> ReplicasSeen:
-    data = memoryview(frame)
+@private_body("DescribeReplicas response")
+def read_response(data: memoryview, at: int) -> tuple[ReplicasSeen, int]:
     partitions = []
-    try:
-        (error_code,) = INT16.unpack_from(data, body_at)
-        count, at = read_count(data, body_at + INT16.size, flexible=False)
+    (error_code,) = INT16.unpack_from(data, at)
+    count, at = read_count(data, at + INT16.size, flexible=False)
+    for _ in range(count):
+        partition_seen, at = _read_partition(data, at)
+        partitions.append(partition_seen)
+    offline = []
+    if at < len(data):  # version 1
+        count, at = read_count(data, at, flexible=False)
         for _ in range(count):
-            part, at = _read_partition(data, at)
-            partitions.append(part)
-    except MALFORMED as error:
-        raise BadMessage(f"no DescribeReplicas response: {error}") from error
-    check_end(data, at)
-    return ReplicasSeen(error_code, tuple(partitions))
+            offline_seen, at = _read_offline(data, at)
+            offline.append(offline_seen)
+    return ReplicasSeen(error_code, tuple(partitions), tuple(offline)), at
+
+
+def _read_offline(data: memoryview, at: int) -> tuple[OfflineSeen, int]:
+    topic, at = read_string(data, at, flexible=False)
+    partition, end, high_watermark, damaged = _OFFLINE.unpack_from(data, at)
+    reason, at = read_string(data, at + _OFFLINE.size, flexible=False)
+    return OfflineSeen(topic, partition, end, high_watermark, bool(damaged), reason), at
 
 
 def _read_partition(data: memoryview, at: int) -> tuple[PartitionSeen, int]:
@@ -162,9 +195,9 @@ def _read_partition(data: memoryview, at: int) -> tuple[PartitionSeen, int]:
     followers = []
     for _ in range(count):
         broker, flags, obstacles, *numbers = _FOLLOWER.unpack_from(data, at)
-        followers.append(FollowerSeen(broker, Flag(flags), Bar(obstacles), *numbers))
+        followers.append(FollowerSeen(broker, Flag(flags), Obstacles(obstacles), *numbers))
         at += _FOLLOWER.size
-    part = PartitionSeen(
+    partition_seen = PartitionSeen(
         topic,
         partition,
         leader_epoch,
@@ -175,4 +208,4 @@ def _read_partition(data: memoryview, at: int) -> tuple[PartitionSeen, int]:
         fetch_wait_max_ms,
         tuple(followers),
     )
-    return part, at
+    return partition_seen, at

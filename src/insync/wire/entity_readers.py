@@ -1,9 +1,9 @@
 """Readers for kio's entities, built from the schema kio keeps in their fields.
 
 kio's own reader is not used on bytes from a network. In 0.6.5 it allocates by a claimed array
-length, which a request of five bytes turns into an abort of the whole process; it refuses tagged
+length, so that a request of five bytes aborts the whole process; it refuses tagged
 fields it does not know, which KIP-482 tells it to skip; and it refuses writable buffers. The
-entities and their versions are kio's; this is the part a stranger can reach.
+entities and their versions are kio's; these readers handle bytes of untrusted clients.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def _read_tagged(
         return at + 1
 
     def on_tag(tag: int, start: int, end: int) -> None:
-        known = by_tag.get(tag)
-        if known is None:
+        field = by_tag.get(tag)
+        if field is None:
             return
-        name, reader = known
+        name, reader = field
         values[name], stop = reader(data[:end], start)
         if stop != end:
             raise BadMessage(f"tagged field {name} ends at byte {stop}, not {end}")
@@ -125,7 +125,7 @@ def _nullable_entity_reader(reader: Reader) -> Reader:
     return read
 
 
-_NEGATIVE_BYTE: Final = 0x80  # KIP-893: a byte below zero before the entity says that it is null
+_NEGATIVE_BYTE: Final = 0x80  # KIP-893: a negative byte before the entity means null
 
 
 def _bytes_reader(*, flexible: bool, nullable: bool) -> Reader:
@@ -162,7 +162,7 @@ def _error_code(value: int) -> ErrorCode:
     try:
         return ErrorCode(value)
     except ValueError:
-        # A newer broker's error that we have no name for is still an error.
+        # An error code of a newer broker, without a name here, is still an error.
         return ErrorCode.unknown_server_error
 
 

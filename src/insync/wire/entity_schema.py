@@ -1,4 +1,4 @@
-"""What kio's entities say about their fields: the one place that knows how kio keeps its schema."""
+"""The schema of kio's entities: the only module that knows how kio keeps it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FieldSchema:
     kafka_type: str
     is_array: bool
     is_nullable: bool
-    tag: int | None  # a tagged field is null by being absent, and absent when it has its default
+    tag: int | None  # a tagged field with its default value is absent
     default: Any
 
 

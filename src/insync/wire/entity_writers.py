@@ -1,7 +1,7 @@
 """Writers for kio's entities, built from the schema kio keeps in their fields.
 
-kio's own writers give the same bytes (the tests say so) in nearly three times the time: they
-write every field to a stream by itself. A Metadata answer is written in the event loop, and a
+kio's own writers give the same bytes (tests compare them) in nearly three times the time: they
+write every field to a stream separately. A Metadata response is written in the event loop, and a
 cluster has thousands of partitions.
 """
 
@@ -33,7 +33,7 @@ def entity_writer(entity_type: type) -> Writer:
     flexible = is_flexible(entity_type)
     schema = schema_of(entity_type)
     plain = _plain_writers([field for field in schema if field.tag is None], flexible=flexible)
-    by_tag = sorted(  # the protocol wants tags in order
+    by_tag = sorted(  # the protocol requires tags in order
         (field.tag, field.name, field.default, _field_writer(field, flexible=flexible))
         for field in schema
         if field.tag is not None
@@ -51,7 +51,7 @@ def entity_writer(entity_type: type) -> Writer:
 
 
 def _plain_writers(schema: list[FieldSchema], *, flexible: bool) -> list[_FieldAndWriter]:
-    """Fields with their writers; numbers that follow each other are packed in one go."""
+    """Fields with their writers; successive numbers are packed together."""
     writers: list[_FieldAndWriter] = []
     for is_run, group in groupby(schema, key=_is_number):
         run = list(group)

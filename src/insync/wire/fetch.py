@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 18, by hand: consumers and followers wait in it, and it carries the data."""
+"""Fetch, versions 4 to 18, hand-written for speed: consumers and followers depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch requests: where each partition is to be read from.
+"""Fetch requests: the offset to read from, for each partition.
 
 A partition has a fixed size in every version (flexible ones unless it carries tags), so whole
 topics are read and written by one `struct` each.
@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from insync.wire.apis import FETCH_VERSIONS
+from insync.wire.body_readers import versioned_body
 from insync.wire.fetch_versions import (
     FLEXIBLE_FROM,
     LEADER_EPOCH_FROM,
@@ -20,15 +21,12 @@ from insync.wire.fetch_versions import (
     REPLICA_STATE_FROM,
     SESSION_FROM,
     TOPIC_ID_FROM,
-    check_version,
 )
 from insync.wire.primitives import (
     ENTRIES_MAX,
     INT32,
-    MALFORMED,
     NO_TAGS,
     BadMessage,
-    Frame,
     Topic,
     end_of,
     length_bytes,
@@ -48,17 +46,17 @@ _INT32_MAX: Final = 2_147_483_647
 _LIMITS: Final = Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _SESSION: Final = Struct(">ii")
 _REPLICA_STATE: Final = Struct(">iqx")  # id, epoch, no tags
-_ASKED_4: Final = Struct(">iqi")
-_ASKED_5: Final = Struct(">iqqi")
-_ASKED_9: Final = Struct(">iiqqi")
-_ASKED_12: Final = Struct(">iiqiqix")  # the last byte: no tags
+_PARTITION_4: Final = Struct(">iqi")
+_PARTITION_5: Final = Struct(">iqqi")
+_PARTITION_9: Final = Struct(">iiqqi")
+_PARTITION_12: Final = Struct(">iiqiqix")  # the last byte: no tags
 _CLUSTER_ID_TAG: Final = 0
 _REPLICA_STATE_TAG: Final = 1
-_FEW: Final = 2  # partitions that are read in less time than it takes to look at all their tags
+_FEW: Final = 2  # fewer partitions are read faster one by one
 
 
 class FetchPartition(NamedTuple):
-    """Where one partition is to be read from. -1 is what older versions do not say."""
+    """What to fetch of one partition. -1: not in older versions."""
 
     partition: int
     current_leader_epoch: int
@@ -69,14 +67,14 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """The partitions asked for of one topic, in the reader's order."""
+    """The partitions to fetch of one topic, in the order of the client."""
 
     topic: Topic
     partitions: list[FetchPartition]
 
 
 class FetchRequest(NamedTuple):
-    """One poll. A `replica_id` below 0 is a consumer; it proves nothing by itself.
+    """A Fetch request. A `replica_id` below 0 is a consumer; the id alone proves nothing.
 
     A tuple, as everything here: making a frozen dataclass of this size costs more than reading it.
     """
@@ -95,17 +93,9 @@ class FetchRequest(NamedTuple):
     cluster_id: str | None = None
 
 
-def read_fetch(version: int, frame: Frame, body_at: int) -> FetchRequest:
+@versioned_body("Fetch", "request", FETCH_VERSIONS)
+def read_fetch(version: int, data: memoryview, at: int) -> FetchRequest:
     """A Fetch request."""
-    check_version(version)
-    data = memoryview(frame)
-    try:
-        return _read_request(version, data, body_at)
-    except (*MALFORMED, BadMessage) as error:
-        raise BadMessage(f"no Fetch v{version} request: {error}") from error
-
-
-def _read_request(version: int, data: memoryview, at: int) -> FetchRequest:
     replica_id = replica_epoch = session_epoch = -1
     session_id, rack_id, cluster_id = 0, "", None
     forgotten: list[tuple[Topic, list[int]]] = []
@@ -179,7 +169,7 @@ def _read_topics(version: int, data: memoryview, at: int) -> tuple[list[FetchTop
 
 _PartitionsReader = Callable[[memoryview, int, int], tuple[list[FetchPartition], int]]
 
-# A tuple's own constructor, past the checks of the one NamedTuple writes: half the time per row.
+# The constructor of tuple, without the checks of NamedTuple's: half the time per row.
 _as_partition: Final[Callable[[tuple[int, ...]], FetchPartition]] = partial(
     tuple.__new__, FetchPartition
 )
@@ -194,12 +184,12 @@ def _partitions_reader(version: int) -> _PartitionsReader:
 
 
 def _read_partitions_12(data: memoryview, at: int, count: int) -> tuple[list[FetchPartition], int]:
-    size = _ASKED_12.size
+    size = _PARTITION_12.size
     end = at + count * size
-    # The first partition with tags has them where we look for them, so rows after it cannot hide.
+    # The first partition with tags has them at the checked position, so none is missed.
     if count <= _FEW or end > len(data) or any(data[at + size - 1 : end : size].tobytes()):
         return _read_partitions_in_turn(data, at, count)
-    return list(map(_as_partition, _ASKED_12.iter_unpack(data[at:end]))), end
+    return list(map(_as_partition, _PARTITION_12.iter_unpack(data[at:end]))), end
 
 
 def _read_partitions_in_turn(
@@ -207,26 +197,26 @@ def _read_partitions_in_turn(
 ) -> tuple[list[FetchPartition], int]:
     partitions: list[FetchPartition] = []
     for _ in range(count):
-        partitions.append(FetchPartition(*_ASKED_12.unpack_from(data, at)))
-        at = skip_tags(data, at + _ASKED_12.size - 1)
+        partitions.append(FetchPartition(*_PARTITION_12.unpack_from(data, at)))
+        at = skip_tags(data, at + _PARTITION_12.size - 1)
     return partitions, at
 
 
 def _read_partitions_9(data: memoryview, at: int, count: int) -> tuple[list[FetchPartition], int]:
-    end = end_of(data, at, count * _ASKED_9.size)
-    rows = _ASKED_9.iter_unpack(data[at:end])
+    end = end_of(data, at, count * _PARTITION_9.size)
+    rows = _PARTITION_9.iter_unpack(data[at:end])
     return [FetchPartition(p, epoch, o, -1, start, most) for p, epoch, o, start, most in rows], end
 
 
 def _read_partitions_5(data: memoryview, at: int, count: int) -> tuple[list[FetchPartition], int]:
-    end = end_of(data, at, count * _ASKED_5.size)
-    rows = _ASKED_5.iter_unpack(data[at:end])
+    end = end_of(data, at, count * _PARTITION_5.size)
+    rows = _PARTITION_5.iter_unpack(data[at:end])
     return [FetchPartition(p, -1, o, -1, start, most) for p, o, start, most in rows], end
 
 
 def _read_partitions_4(data: memoryview, at: int, count: int) -> tuple[list[FetchPartition], int]:
-    end = end_of(data, at, count * _ASKED_4.size)
-    rows = _ASKED_4.iter_unpack(data[at:end])
+    end = end_of(data, at, count * _PARTITION_4.size)
+    rows = _PARTITION_4.iter_unpack(data[at:end])
     return [FetchPartition(p, -1, o, -1, -1, most) for p, o, most in rows], end
 
 
@@ -246,7 +236,7 @@ def _read_forgotten(
 
 
 def write_fetch_request(version: int, request: FetchRequest) -> bytes:
-    """The body of a Fetch request; what the version cannot say is left out."""
+    """The body of a Fetch request; fields that the version does not have are left out."""
     assert version in FETCH_VERSIONS, version
     flexible, by_id = version >= FLEXIBLE_FROM, version >= TOPIC_ID_FROM
     out: list[bytes] = []
@@ -265,7 +255,7 @@ def write_fetch_request(version: int, request: FetchRequest) -> bytes:
             topic_bytes(topic, by_id=by_id, flexible=flexible),
             length_bytes(len(partitions), flexible=flexible),
         )
-        out += _asked(version, partitions)
+        out += _partition_bytes(version, partitions)
         if flexible:
             out.append(NO_TAGS)
     if version >= SESSION_FROM:
@@ -277,15 +267,15 @@ def write_fetch_request(version: int, request: FetchRequest) -> bytes:
     return b"".join(out)
 
 
-def _asked(version: int, partitions: list[FetchPartition]) -> list[bytes]:
+def _partition_bytes(version: int, partitions: list[FetchPartition]) -> list[bytes]:
     if version >= FLEXIBLE_FROM:
-        pack = _ASKED_12.pack
+        pack = _PARTITION_12.pack
         return [pack(*partition) for partition in partitions]
     if version >= LEADER_EPOCH_FROM:
-        return [_ASKED_9.pack(p, epoch, o, start, m) for p, epoch, o, _, start, m in partitions]
+        return [_PARTITION_9.pack(p, epoch, o, start, m) for p, epoch, o, _, start, m in partitions]
     if version >= LOG_START_FROM:
-        return [_ASKED_5.pack(p, o, start, m) for p, _, o, _, start, m in partitions]
-    return [_ASKED_4.pack(p, o, m) for p, _, o, _, _, m in partitions]
+        return [_PARTITION_5.pack(p, o, start, m) for p, _, o, _, start, m in partitions]
+    return [_PARTITION_4.pack(p, o, m) for p, _, o, _, _, m in partitions]
 
 
 def _forgotten_bytes(version: int, forgotten: Sequence[tuple[Topic, Sequence[int]]]) -> bytes:

@@ -1,4 +1,4 @@
-"""Fetch responses: what each partition gave, with the records left where they are."""
+"""Fetch responses: the result of each partition, without copying records."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from insync.wire.apis import FETCH_VERSIONS
+from insync.wire.body_readers import versioned_body
 from insync.wire.fetch_versions import (
     FLEXIBLE_FROM,
     LOG_START_FROM,
     RACK_FROM,
     SESSION_FROM,
     TOPIC_ID_FROM,
-    check_version,
 )
 from insync.wire.primitives import (
     INT32,
-    MALFORMED,
     NO_TAGS,
-    BadMessage,
-    Frame,
     Topic,
     end_of,
     length_bytes,
@@ -37,10 +34,10 @@ from insync.wire.primitives import (
     varint,
 )
 
-# Up to this size a copy beside the small parts costs less than one more buffer to send.
+# Up to this size copying records into one buffer costs less than sending one more buffer.
 JOIN_BYTES_MAX: Final = 4096
-_ANSWER_4: Final = Struct(">i")  # throttle
-_ANSWER_7: Final = Struct(">ihi")  # throttle, error, session
+_RESPONSE_4: Final = Struct(">i")  # throttle
+_RESPONSE_7: Final = Struct(">ihi")  # throttle, error, session
 _FETCHED_4: Final = Struct(">ihqq")
 _FETCHED_5: Final = Struct(">ihqqq")
 _FETCHED_12: Final = Struct(">ihqqqBi")  # with a null or empty list of aborted, preferred replica
@@ -53,7 +50,7 @@ _LEADER_TAG: Final = 1
 
 
 class FetchedPartition(NamedTuple):
-    """What one partition gave. `diverging` is (epoch, end offset), a leader (id, epoch)."""
+    """The result of one partition. `diverging` is (epoch, end offset), a leader (id, epoch)."""
 
     partition: int
     error: int
@@ -68,7 +65,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The answer to one poll."""
+    """The response to a Fetch request."""
 
     throttle_ms: int = 0
     error: int = 0
@@ -77,7 +74,7 @@ class FetchResponse(NamedTuple):
 
 
 def buffers_size(buffers: Iterable[bytes | memoryview]) -> int:
-    """The bytes in a list of buffers: what a frame's length says."""
+    """The total size of a list of buffers, as in a frame's length."""
     return sum(map(len, buffers))
 
 
@@ -92,14 +89,14 @@ def write_fetch_response(version: int, response: FetchResponse) -> list[bytes | 
     flexible, by_id = version >= FLEXIBLE_FROM, version >= TOPIC_ID_FROM
     before, after = (_before_12, _after_12) if flexible else (_before_4, _no_tags)
     out: list[bytes | memoryview] = []
-    small: list[bytes | memoryview] = [_answer_head(version, response)]
+    small: list[bytes | memoryview] = [_response_head(version, response)]
     for topic, partitions in response.topics:
         small += (
             topic_bytes(topic, by_id=by_id, flexible=flexible),
             length_bytes(len(partitions), flexible=flexible),
         )
         for fetched in partitions:
-            # Kafka writes no records as empty, never as null; some clients insist.
+            # Kafka writes "no records" as empty, never as null; some clients require it.
             records = fetched.records or b""
             small.append(before(version, fetched, len(records)))
             if len(records) > JOIN_BYTES_MAX:
@@ -116,11 +113,11 @@ def write_fetch_response(version: int, response: FetchResponse) -> list[bytes | 
     return out
 
 
-def _answer_head(version: int, response: FetchResponse) -> bytes:
+def _response_head(version: int, response: FetchResponse) -> bytes:
     if version >= SESSION_FROM:
-        head = _ANSWER_7.pack(response.throttle_ms, response.error, response.session_id)
+        head = _RESPONSE_7.pack(response.throttle_ms, response.error, response.session_id)
     else:
-        head = _ANSWER_4.pack(response.throttle_ms)
+        head = _RESPONSE_4.pack(response.throttle_ms)
     return head + length_bytes(len(response.topics), flexible=version >= FLEXIBLE_FROM)
 
 
@@ -165,26 +162,18 @@ def _no_tags(_fetched: FetchedPartition) -> bytes:
     return b""
 
 
-def read_fetch_response(version: int, frame: Frame, body_at: int) -> FetchResponse:
-    """A Fetch response; records are views of the frame, endpoints and snapshots passed over."""
-    check_version(version)
-    data = memoryview(frame)
-    try:
-        return _read_response(version, data, body_at)
-    except (*MALFORMED, BadMessage) as error:
-        raise BadMessage(f"no Fetch v{version} response: {error}") from error
-
-
-def _read_response(version: int, data: memoryview, at: int) -> FetchResponse:
+@versioned_body("Fetch", "response", FETCH_VERSIONS)
+def read_fetch_response(version: int, data: memoryview, at: int) -> FetchResponse:
+    """A Fetch response; records are views of the frame; endpoints and snapshots are skipped."""
     flexible, by_id = version >= FLEXIBLE_FROM, version >= TOPIC_ID_FROM
     read_fetched = _read_fetched_12 if flexible else _read_fetched_4
     error = session_id = 0
     if version >= SESSION_FROM:
-        throttle_ms, error, session_id = _ANSWER_7.unpack_from(data, at)
-        at += _ANSWER_7.size
+        throttle_ms, error, session_id = _RESPONSE_7.unpack_from(data, at)
+        at += _RESPONSE_7.size
     else:
-        (throttle_ms,) = _ANSWER_4.unpack_from(data, at)
-        at += _ANSWER_4.size
+        (throttle_ms,) = _RESPONSE_4.unpack_from(data, at)
+        at += _RESPONSE_4.size
     topics: list[tuple[Topic, list[FetchedPartition]]] = []
     topic_count, at = read_count(data, at, flexible=flexible)
     for _ in range(topic_count):
@@ -204,7 +193,7 @@ def _read_response(version: int, data: memoryview, at: int) -> FetchResponse:
 def _read_fetched_12(_version: int, data: memoryview, at: int) -> tuple[FetchedPartition, int]:
     number, error, watermark, stable, start, marker, preferred = _FETCHED_12.unpack_from(data, at)
     aborted: list[tuple[int, int]] | None = None
-    if marker <= 1:  # the usual: nothing aborted, and the struct has read it all
+    if marker <= 1:  # the common case: nothing aborted, and the struct has all fields
         aborted = None if marker == 0 else []
         at += _FETCHED_12.size
     else:

@@ -1,4 +1,4 @@
-"""What each version of Fetch brought.
+"""What each version of Fetch added.
 
 4 the first with record batches   5 log start   7 sessions   9 leader epoch   11 rack
 12 flexible, last fetched epoch   13 topic ids instead of names   15 replica state as a tag
@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from insync.wire.apis import FETCH_VERSIONS
-from insync.wire.primitives import BadMessage
-
 LOG_START_FROM: Final = 5
 SESSION_FROM: Final = 7
 LEADER_EPOCH_FROM: Final = 9
@@ -19,8 +16,3 @@ RACK_FROM: Final = 11
 FLEXIBLE_FROM: Final = 12
 TOPIC_ID_FROM: Final = 13
 REPLICA_STATE_FROM: Final = 15
-
-
-def check_version(version: int) -> None:
-    if version not in FETCH_VERSIONS:
-        raise BadMessage(f"Fetch v{version} is not spoken here")

@@ -2,7 +2,7 @@
 
 A request header is version 1, or 2 (with tags) where the body is flexible; the client id keeps its
 2-byte length in both. A response header is version 0, or 1 (with tags) where the body is flexible,
-but always 0 for ApiVersions: its reader does not yet know what the broker speaks.
+but always 0 for ApiVersions: its reader does not yet know the broker's versions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIXED: Final = Struct(">hhi")
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what; `body_at` is where in the frame the body begins."""
+    """The header of a request; `body_at` is where in the frame the body begins."""
 
     api_key: int
     api_version: int
@@ -37,7 +37,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: Frame) -> RequestHeader:
-    """The header of any request; for a key we do not know, `body_at` means nothing."""
+    """The header of any request; for an unknown API key, `body_at` is undefined."""
     data = memoryview(frame)
     try:
         api_key, api_version, correlation_id = _FIXED.unpack_from(data)
@@ -59,13 +59,13 @@ def write_request_header(
 
 
 def response_header_bytes(api_key: int, api_version: int, correlation_id: int) -> bytes:
-    """What a broker sends before the body of its answer."""
+    """What a broker sends before the body of its response."""
     header = INT32.pack(correlation_id)
     return header + NO_TAGS if _has_response_tags(api_key, api_version) else header
 
 
 def response_correlation_id(frame: Frame) -> int:
-    """Which request a response answers: all a client can read before it knows the API."""
+    """The request of a response: all that can be read without knowing the API."""
     if len(frame) < INT32.size:
         raise BadFrame(f"a frame of {len(frame)} bytes holds no response header")
     (correlation_id,) = INT32.unpack_from(frame)

@@ -1,8 +1,8 @@
-"""BrokerHello, our one private API: a broker proves that it is one.
+"""BrokerHello, a private API (key 32000): a connecting broker proves its identity.
 
-A connecting broker asks with an empty proof and is given a nonce; it asks again with the HMAC of
-that nonce, its id and its incarnation under the cluster's secret, and is believed or refused. A
-nonce is good for one try on one connection: who hands it out forgets it when it is answered.
+It sends an empty proof and gets a nonce; then it sends the HMAC of that nonce, its id and its
+incarnation under the cluster's secret, and is accepted or refused. A nonce is valid for one attempt
+on one connection: the broker that created it forgets it at the next request.
 
     request   broker_id int32, incarnation int64, proof bytes (empty: "give me a nonce")
     response  error int16, nonce bytes (empty after a proof)
@@ -16,13 +16,11 @@ from hmac import new as new_hmac
 from struct import Struct
 from typing import Final, NamedTuple
 
+from insync.wire.body_readers import private_body
 from insync.wire.primitives import (
     INT16,
     INT32,
-    MALFORMED,
     BadMessage,
-    Frame,
-    check_end,
     read_bytes,
 )
 
@@ -34,7 +32,7 @@ _IDENTITY: Final = Struct(">iq")
 
 
 class HelloRequest(NamedTuple):
-    """Who a broker says it is; an empty proof asks for a nonce."""
+    """The identity that a broker claims; an empty proof requests a nonce."""
 
     broker_id: int
     incarnation: int
@@ -42,16 +40,16 @@ class HelloRequest(NamedTuple):
 
 
 class HelloResponse(NamedTuple):
-    """A nonce to prove oneself with, or the verdict on a proof."""
+    """A nonce for the proof, or the result of checking a proof."""
 
     error: int
     nonce: bytes = b""
 
 
 def proof(secret: bytes, nonce: bytes, broker_id: int, incarnation: int) -> bytes:
-    """What only a holder of the secret can answer to `nonce`."""
+    """The proof for `nonce`, which only a holder of the secret can compute."""
     assert len(secret) >= SECRET_BYTES_MIN, "the cluster's secret is too short to be one"
-    # A fixed length, so that nonce and identity cannot be cut differently by the two sides.
+    # A fixed length, so that the two sides cannot split nonce and identity differently.
     assert len(nonce) == NONCE_BYTES, "nonces have one length"
     return new_hmac(secret, nonce + _IDENTITY.pack(broker_id, incarnation), sha256).digest()
 
@@ -59,20 +57,16 @@ def proof(secret: bytes, nonce: bytes, broker_id: int, incarnation: int) -> byte
 def is_proof(
     candidate: bytes, secret: bytes, nonce: bytes, broker_id: int, incarnation: int
 ) -> bool:
-    """Whether `candidate` proves it, in a time that does not tell how nearly."""
+    """Whether `candidate` is the proof, compared in constant time."""
     expected = proof(secret, nonce, broker_id, incarnation)
     return compare_digest(candidate, expected)
 
 
-def read_hello_request(frame: Frame, body_at: int) -> HelloRequest:
-    data = memoryview(frame)
-    try:
-        broker_id, incarnation = _IDENTITY.unpack_from(data, body_at)
-        claimed, at = _read_short_bytes(data, body_at + _IDENTITY.size, (0, PROOF_BYTES))
-    except MALFORMED as error:
-        raise BadMessage(f"no BrokerHello request: {error}") from error
-    check_end(data, at)
-    return HelloRequest(broker_id, incarnation, claimed)
+@private_body("BrokerHello request")
+def read_hello_request(data: memoryview, at: int) -> tuple[HelloRequest, int]:
+    broker_id, incarnation = _IDENTITY.unpack_from(data, at)
+    claimed, at = _read_short_bytes(data, at + _IDENTITY.size, (0, PROOF_BYTES))
+    return HelloRequest(broker_id, incarnation, claimed), at
 
 
 def write_hello_request(request: HelloRequest) -> bytes:
@@ -80,15 +74,11 @@ def write_hello_request(request: HelloRequest) -> bytes:
     return identity + INT32.pack(len(request.proof)) + request.proof
 
 
-def read_hello_response(frame: Frame, body_at: int) -> HelloResponse:
-    data = memoryview(frame)
-    try:
-        (error_code,) = INT16.unpack_from(data, body_at)
-        nonce, at = _read_short_bytes(data, body_at + INT16.size, (0, NONCE_BYTES))
-    except MALFORMED as error:
-        raise BadMessage(f"no BrokerHello response: {error}") from error
-    check_end(data, at)
-    return HelloResponse(error_code, nonce)
+@private_body("BrokerHello response")
+def read_hello_response(data: memoryview, at: int) -> tuple[HelloResponse, int]:
+    (error_code,) = INT16.unpack_from(data, at)
+    nonce, at = _read_short_bytes(data, at + INT16.size, (0, NONCE_BYTES))
+    return HelloResponse(error_code, nonce), at
 
 
 def write_hello_response(response: HelloResponse) -> bytes:

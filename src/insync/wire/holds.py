@@ -1,14 +1,14 @@
-"""HoldThrottle, a private API (key 32003): a throttle that lasts while somebody renews it.
+"""HoldThrottle, a private API (key 32003): a throttle that lasts while a tool renews it.
 
-It holds back a broker that fills itself anew: all that it follows, and the leaders it fetches from.
-The same request, sent again, renews it; when it stays away the cluster ends the throttle.
+It throttles a broker that is rebuilding its replicas: all replicas that follow, and their leaders.
+The same request, sent again, renews it; without renewal the cluster ends the throttle.
 
     request   broker int32, throttle_bytes_per_s int64, holder string
     response  error int16, message string or null, lasts_ms int32
 
-The holder is a name that the tool makes up for itself, so that a lost answer does no harm. A
-throttle of -1: let go of it. `lasts_ms` is how long from now what anybody holds lasts if it is not
-renewed, and a new controller counts anew; 0: nobody holds any.
+The holder is a name that the tool chooses, so that it can repeat a request whose response was lost.
+A throttle of -1 releases it. `lasts_ms` is how long the current throttle of any tool lasts without
+renewal (a new controller starts counting again); 0: no tool holds one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
+from insync.wire.body_readers import private_body
 from insync.wire.primitives import (
     INT16,
     INT32,
-    MALFORMED,
-    BadMessage,
-    Frame,
-    check_end,
     read_nullable_string,
     read_string,
     string_bytes,
@@ -52,15 +49,11 @@ def write_request(request: HoldThrottle) -> bytes:
     return head + string_bytes(request.holder, flexible=False)
 
 
-def read_request(frame: Frame, body_at: int) -> HoldThrottle:
-    data = memoryview(frame)
-    try:
-        broker, throttle_bytes_per_s = _HEAD.unpack_from(data, body_at)
-        holder, at = read_string(data, body_at + _HEAD.size, flexible=False)
-    except MALFORMED as error:
-        raise BadMessage(f"no HoldThrottle request: {error}") from error
-    check_end(data, at)
-    return HoldThrottle(broker, holder, throttle_bytes_per_s)
+@private_body("HoldThrottle request")
+def read_request(data: memoryview, at: int) -> tuple[HoldThrottle, int]:
+    broker, throttle_bytes_per_s = _HEAD.unpack_from(data, at)
+    holder, at = read_string(data, at + _HEAD.size, flexible=False)
+    return HoldThrottle(broker, holder, throttle_bytes_per_s), at
 
 
 def write_response(held: ThrottleHeld) -> bytes:
@@ -68,13 +61,9 @@ def write_response(held: ThrottleHeld) -> bytes:
     return INT16.pack(held.error) + message + INT32.pack(held.lasts_ms)
 
 
-def read_response(frame: Frame, body_at: int) -> ThrottleHeld:
-    data = memoryview(frame)
-    try:
-        (code,) = INT16.unpack_from(data, body_at)
-        message, at = read_nullable_string(data, body_at + INT16.size, flexible=False)
-        (lasts_ms,) = INT32.unpack_from(data, at)
-    except MALFORMED as error:
-        raise BadMessage(f"no HoldThrottle response: {error}") from error
-    check_end(data, at + INT32.size)
-    return ThrottleHeld(code, message, lasts_ms)
+@private_body("HoldThrottle response")
+def read_response(data: memoryview, at: int) -> tuple[ThrottleHeld, int]:
+    (code,) = INT16.unpack_from(data, at)
+    message, at = read_nullable_string(data, at + INT16.size, flexible=False)
+    (lasts_ms,) = INT32.unpack_from(data, at)
+    return ThrottleHeld(code, message, lasts_ms), at + INT32.size

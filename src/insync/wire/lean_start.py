@@ -1,4 +1,4 @@
-"""Importing kio without what a broker has no use for."""
+"""Importing kio without Hypothesis, which a broker does not need."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import cast
 
 
 def import_kio_alone() -> None:
-    """kio registers its types with Hypothesis where that is installed: half of a broker's start.
+    """kio registers its types with Hypothesis if that is installed: half of a broker's start time.
 
-    It takes no for an answer. Nobody is kept from importing Hypothesis afterwards.
+    It works without. Hypothesis can be imported afterwards.
     """
     if "hypothesis" not in sys.modules:
         sys.modules["hypothesis"] = cast("ModuleType", None)

@@ -1,6 +1,6 @@
-"""Bodies of requests and responses as kio's entities: everything but the hot Produce and Fetch.
+"""Bodies of requests and responses as kio's entities, for all APIs but Produce and Fetch.
 
-Each version of each API is a module of its own in kio; only those that are met are imported.
+Each version of each API is a separate module in kio; modules are imported when first used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 # Only Produce is legitimately larger, and it is not read here. An entity of Python objects takes
-# some fifty times its bytes, so this is what bounds the memory a stranger can make us use.
+# some fifty times its bytes, so this limits the memory that an untrusted client can use.
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -48,7 +48,7 @@ def read_request(api: Api, version: int, frame: Frame, body_at: int) -> Any:
     """The request whose body begins at `body_at`; bytes after its last field are ignored."""
     if len(frame) > REQUEST_BYTES_MAX:
         raise BadMessage(
-            f"a {api.name} request of {len(frame)} bytes; the most taken is {REQUEST_BYTES_MAX}"
+            f"a {api.name} request of {len(frame)} bytes; the most allowed is {REQUEST_BYTES_MAX}"
         )
     return _read(_request_reader(api, version), frame, body_at, f"{api.name} v{version} request")
 
@@ -59,13 +59,13 @@ def read_response(api: Api, version: int, frame: Frame, body_at: int) -> Any:
 
 
 def write_request(entity: Payload) -> bytes:
-    """The body of a request: its header is the client's to write."""
+    """The body of a request, without its header."""
     entity_type: type = type(entity)
     return entity_writer(entity_type)(entity)
 
 
 def write_response(entity: Payload) -> bytes:
-    """The body of a response: its header is the broker's to write."""
+    """The body of a response, without its header."""
     entity_type: type = type(entity)
     return entity_writer(entity_type)(entity)
 

@@ -1,7 +1,7 @@
-"""StartMoves, a private API (key 32002): moves and the throttle that lasts as long as they do.
+"""StartMoves, a private API (key 32002): moves, and a throttle that lasts as long as they do.
 
-One request, one step of the store: all of it is done, or nothing is. A throttle given here ends
-with the moves by itself, whatever becomes of who asked for it (its *lease*).
+One request is one step of the store: all or nothing. The throttle ends with the moves by itself
+(its *lease*), also if the tool that started it is gone.
 
     request   timeout_ms int32, is_additional bool, throttle_bytes_per_s int64, partitions array of
                 topic string, partition int32, replicas array of int32
@@ -10,7 +10,7 @@ with the moves by itself, whatever becomes of who asked for it (its *lease*).
 
 No replicas: cancel that partition's move. A throttle of -1: none. The lease names the throttle that
 covers the moves, if there is one. A throttle of -2, when cancelling or with no partitions at all:
-the lease named in the answer is given up, and what it has set stays set.
+the lease named in the response is deleted, and its throttle stays set.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from insync.wire.body_readers import private_body
 from insync.wire.primitives import (
     INT16,
     INT32,
-    MALFORMED,
     BadMessage,
-    Frame,
-    check_end,
     read_count,
     read_nullable_string,
     read_string,
@@ -41,7 +39,7 @@ _HEAD: Final = Struct(">i?q")
 
 
 class Move(NamedTuple):
-    """Where a partition is to go; no replicas: its move is cancelled."""
+    """The target of a partition; no replicas: cancel its move."""
 
     topic: str
     partition: int
@@ -51,7 +49,7 @@ class Move(NamedTuple):
 class StartMoves(NamedTuple):
     partitions: tuple[Move, ...]
     throttle_bytes_per_s: int = NO_THROTTLE
-    is_additional: bool = False  # others may be under way
+    is_additional: bool = False  # other moves may be running
     timeout_ms: int = 30_000
 
 
@@ -85,23 +83,19 @@ def write_request(request: StartMoves) -> bytes:
     return b"".join(out)
 
 
-def read_request(frame: Frame, body_at: int) -> StartMoves:
-    data = memoryview(frame)
+@private_body("StartMoves request")
+def read_request(data: memoryview, at: int) -> tuple[StartMoves, int]:
     partitions = []
-    try:
-        timeout_ms, is_additional, throttle_bytes_per_s = _HEAD.unpack_from(data, body_at)
-        count, at = read_count(data, body_at + _HEAD.size, flexible=False)
-        if count > PARTITIONS_MAX:
-            raise BadMessage(f"{count} partitions; the most taken is {PARTITIONS_MAX}")
-        for _ in range(count):
-            topic, at = read_string(data, at, flexible=False)
-            (partition,) = INT32.unpack_from(data, at)
-            replicas, at = _read_int32s(data, at + INT32.size)
-            partitions.append(Move(topic, partition, replicas))
-    except MALFORMED as error:
-        raise BadMessage(f"no StartMoves request: {error}") from error
-    check_end(data, at)
-    return StartMoves(tuple(partitions), throttle_bytes_per_s, is_additional, timeout_ms)
+    timeout_ms, is_additional, throttle_bytes_per_s = _HEAD.unpack_from(data, at)
+    count, at = read_count(data, at + _HEAD.size, flexible=False)
+    if count > PARTITIONS_MAX:
+        raise BadMessage(f"{count} partitions; the most allowed is {PARTITIONS_MAX}")
+    for _ in range(count):
+        topic, at = read_string(data, at, flexible=False)
+        (partition,) = INT32.unpack_from(data, at)
+        replicas, at = _read_int32s(data, at + INT32.size)
+        partitions.append(Move(topic, partition, replicas))
+    return StartMoves(tuple(partitions), throttle_bytes_per_s, is_additional, timeout_ms), at
 
 
 def write_response(started: MovesStarted) -> bytes:
@@ -121,24 +115,20 @@ def write_response(started: MovesStarted) -> bytes:
     return b"".join(out)
 
 
-def read_response(frame: Frame, body_at: int) -> MovesStarted:
-    data = memoryview(frame)
+@private_body("StartMoves response")
+def read_response(data: memoryview, at: int) -> tuple[MovesStarted, int]:
     results = []
-    try:
-        (code,) = INT16.unpack_from(data, body_at)
-        message, at = read_nullable_string(data, body_at + INT16.size, flexible=False)
-        lease, at = read_nullable_string(data, at, flexible=False)
-        count, at = read_count(data, at, flexible=False)
-        for _ in range(count):
-            topic, at = read_string(data, at, flexible=False)
-            (partition,) = INT32.unpack_from(data, at)
-            (error_code,) = INT16.unpack_from(data, at + INT32.size)
-            text, at = read_nullable_string(data, at + INT32.size + INT16.size, flexible=False)
-            results.append(MoveResult(topic, partition, error_code, text))
-    except MALFORMED as error:
-        raise BadMessage(f"no StartMoves response: {error}") from error
-    check_end(data, at)
-    return MovesStarted(code, message, lease, tuple(results))
+    (code,) = INT16.unpack_from(data, at)
+    message, at = read_nullable_string(data, at + INT16.size, flexible=False)
+    lease, at = read_nullable_string(data, at, flexible=False)
+    count, at = read_count(data, at, flexible=False)
+    for _ in range(count):
+        topic, at = read_string(data, at, flexible=False)
+        (partition,) = INT32.unpack_from(data, at)
+        (error_code,) = INT16.unpack_from(data, at + INT32.size)
+        text, at = read_nullable_string(data, at + INT32.size + INT16.size, flexible=False)
+        results.append(MoveResult(topic, partition, error_code, text))
+    return MovesStarted(code, message, lease, tuple(results)), at
 
 
 def _int32s(values: Sequence[int]) -> bytes:
@@ -148,6 +138,6 @@ def _int32s(values: Sequence[int]) -> bytes:
 def _read_int32s(data: memoryview, at: int) -> tuple[tuple[int, ...], int]:
     count, at = read_count(data, at, flexible=False)
     if count > REPLICAS_MAX:
-        raise BadMessage(f"{count} replicas of one partition; the most taken is {REPLICAS_MAX}")
+        raise BadMessage(f"{count} replicas of one partition; the most allowed is {REPLICAS_MAX}")
     layout = Struct(f">{count}i")
     return layout.unpack_from(data, at), at + layout.size

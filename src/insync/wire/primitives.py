@@ -1,8 +1,8 @@
-"""The protocol's smallest pieces: varints, strings and tagged fields, in both encodings.
+"""The primitive types of the protocol: varints, strings and tagged fields, in both encodings.
 
 A reader takes a buffer and a position and returns the value and the position after it. A length
-is believed only once the bytes it claims are known to be there. Positions beyond the buffer raise
-what Python raises (`struct.error`, `IndexError`); the public readers turn `MALFORMED` into
+is used only after a check that the buffer has so many bytes. Positions beyond the buffer raise
+what Python raises (`struct.error`, `IndexError`); `body_readers` turns `MALFORMED` into
 `BadMessage` once per message, because a check per field would cost more than the field.
 """
 
@@ -39,7 +39,7 @@ _UUID_BYTES: Final = 16
 
 
 class BadMessage(Refusal):
-    """Bytes that are not the message their header says they are."""
+    """Bytes that are not the message that their header names."""
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def read_count(data: memoryview, at: int, *, flexible: bool) -> tuple[int, int]:
     if count > len(data) - at:
         raise BadMessage(f"{count} elements claimed where {len(data) - at} bytes are left")
     if count > ENTRIES_MAX:
-        raise BadMessage(f"an array of {count} elements; the most taken is {ENTRIES_MAX}")
+        raise BadMessage(f"an array of {count} elements; the most allowed is {ENTRIES_MAX}")
     return count, at
 
 
@@ -123,7 +123,7 @@ def read_string(data: memoryview, at: int, *, flexible: bool) -> tuple[str, int]
 
 
 def read_uuid(data: memoryview, at: int) -> tuple[UUID, int]:
-    """A topic id; those seen lately come from a cache, since making a UUID costs a microsecond."""
+    """A topic id; recent ones are cached, because creating a UUID costs a microsecond."""
     end = end_of(data, at, _UUID_BYTES)
     return _uuid(bytes(data[at:end])), end
 
@@ -147,14 +147,14 @@ def end_of(data: memoryview, at: int, length: int) -> int:
 
 
 def skip_tags(data: memoryview, at: int) -> int:
-    """Pass a tag section by: unknown tagged fields are for newer peers than we are."""
+    """Skip a tag section: unknown tagged fields are of newer versions."""
     if data[at] == 0:
         return at + 1
     return read_tags(data, at, lambda tag, start, end: None)  # noqa: ARG005
 
 
 def read_tags(data: memoryview, at: int, on_tag: Callable[[int, int, int], None]) -> int:
-    """Give `on_tag` every tagged field as (tag, start, end) and return where the section ends."""
+    """Call `on_tag` with (tag, start, end) of every tagged field; return the section's end."""
     count, at = read_varint(data, at)
     for _ in range(count):
         tag, at = read_varint(data, at)
@@ -166,7 +166,7 @@ def read_tags(data: memoryview, at: int, on_tag: Callable[[int, int, int], None]
 
 
 def check_end(data: memoryview, at: int) -> None:
-    """Refuse bytes after the last field, where both sides are ours."""
+    """Refuse bytes after the last field, in messages of Insync's own APIs."""
     if at != len(data):
         raise BadMessage(f"{len(data) - at} bytes are left after the last field")
 
