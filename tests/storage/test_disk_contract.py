@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -254,3 +256,98 @@ def test_a_loss_of_power_takes_what_was_not_flushed() -> None:
     file.append([b"def"])
     disk.lose_power()
     assert disk.read_all("/f") == b"abc"
+
+
+def test_after_a_failed_flush_a_later_one_succeeds_without_writing() -> None:
+    disk = MemoryDisk()
+    file = disk.create("/f")
+    file.append([b"abc"])
+    file.flush()
+    file.append([b"def"])
+    disk.fails_flushes = True
+    with pytest.raises(DiskError):
+        file.flush()
+    disk.fails_flushes = False
+    file.append([b"ghi"])
+    file.flush()
+    assert disk.read_all("/f") == b"abcdefghi"
+    disk.lose_power()
+    assert disk.read_all("/f") == b"abc"
+
+
+def test_what_is_appended_again_after_a_failed_flush_is_written() -> None:
+    disk = MemoryDisk()
+    file = disk.create("/f")
+    file.append([b"abc"])
+    disk.fails_flushes = True
+    with pytest.raises(DiskError):
+        file.flush()
+    disk.fails_flushes = False
+    file.truncate(0)
+    file.append([b"ab"])
+    file.flush()
+    disk.lose_power()
+    assert disk.read_all("/f") == b"ab"
+
+
+def test_a_flush_waits_for_the_folder_that_another_thread_flushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of two logs are in one folder: neither is durable before that folder is."""
+    disk, root = RealDisk(), f"{tmp_path}/data"
+    for name in ("a", "b"):
+        disk.make_dirs(f"{root}/{name}")
+        disk.create(f"{root}/{name}/f").append([b"x"])
+    fsync, is_flushing, may_fail = os.fsync, Event(), Event()
+    flushed: list[str] = []
+
+    def fsync_slowly(fd: int) -> None:
+        folder = str(Path(f"/proc/self/fd/{fd}").readlink())
+        if folder == root and not is_flushing.is_set():
+            is_flushing.set()
+            may_fail.wait(10)
+            raise OSError(errno.EIO, "the first flush of this folder fails")
+        fsync(fd)
+        flushed.append(folder)
+
+    def flush_first() -> None:
+        with pytest.raises(DiskError):
+            disk.open(f"{root}/a/f").flush()
+
+    monkeypatch.setattr(os, "fsync", fsync_slowly)
+    first = Thread(target=flush_first)
+    second = Thread(target=lambda: disk.open(f"{root}/b/f").flush())
+    first.start()
+    assert is_flushing.wait(10)
+    second.start()
+    second.join(0.1)
+    assert second.is_alive(), "it waits"
+    may_fail.set()
+    first.join(10)
+    second.join(10)
+    assert flushed[-2:] == [f"{root}/b", root]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda disk, path: disk.open(path),
+        lambda disk, path: disk.create(path),
+        lambda disk, path: disk.file_size(path),
+        lambda disk, path: disk.read_all(path),
+        lambda disk, path: disk.write_atomic(path.removesuffix(".tmp"), b"new"),
+    ],
+)
+def test_no_file_is_used_through_a_symbolic_link(
+    use: Callable[[Disk, str], object], tmp_path: Path
+) -> None:
+    target, link = tmp_path / "target", tmp_path / "link.tmp"
+    target.write_bytes(b"mine")
+    link.symlink_to(target)
+    disk = RealDisk()
+    assert disk.is_link(str(link))
+    assert not disk.is_link(str(target))
+    with pytest.raises(DiskError, match="symbolic link") as refused:
+        use(disk, str(link))
+    assert refused.value.errno == errno.ELOOP
+    assert target.read_bytes() == b"mine"

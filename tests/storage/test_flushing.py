@@ -8,7 +8,6 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from storage_helpers import CONFIG, append, batch, open_log, read_all
 
 from insync.storage.config import LogConfig
 from insync.storage.directory import FLUSH_AFTER_MS, LogDirectory
@@ -16,6 +15,7 @@ from insync.storage.disk import Buffer, DiskFile
 from insync.storage.errors import DiskError, LogFailed
 from insync.storage.log import Log
 from insync.storage.memory_disk import MemoryDisk
+from support.storage.log_model import CONFIG, append, batch, open_log, read_all
 
 TOPIC_ID = UUID(int=1)
 POINTS = "/data/recovery-point-offset-checkpoint"
@@ -231,7 +231,7 @@ def test_flushing_many_logs_does_not_close_the_files_in_use() -> None:
         append(log, batch())
     held = directory.files_open
     for log in logs:
-        log.let_go()
+        log.release()
     directory.flush_due(now_ms=FLUSH_AFTER_MS)
     assert all(log.recovery_point == 1 for log in logs)
     assert (held, directory.files_open) == (20, 0)

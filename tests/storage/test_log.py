@@ -11,7 +11,6 @@ from threading import Event
 
 import pytest
 from crc32c import crc32c
-from storage_helpers import CONFIG, append, batch, open_log, read, read_all
 
 from insync.storage.disk import RealDisk
 from insync.storage.errors import OffsetOutOfRange
@@ -19,6 +18,7 @@ from insync.storage.files import INDEXES_LOADED_MAX, FilePool
 from insync.storage.log import WOULD_BLOCK, Log, LogConfig
 from insync.storage.memory_disk import MemoryDisk
 from insync.wire.batches import check, whole_batches
+from support.storage.log_model import CONFIG, append, batch, open_log, read, read_all
 
 
 def with_times(*deltas_ms: int, first_ms: int, attributes: int = 0) -> bytes:
@@ -182,7 +182,7 @@ def test_reads_in_another_thread_never_see_a_mixture(tmp_path: Path) -> None:
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from storage_helpers import CONFIG, append, batch, open_log
+from support.storage.log_model import CONFIG, append, batch, open_log
 from insync.storage.disk import RealDisk
 log = open_log(RealDisk(), sys.argv[1])
 while True:
@@ -194,7 +194,7 @@ while True:
 @pytest.mark.process
 def test_what_a_killed_process_acknowledged_is_there(tmp_path: Path) -> None:
     path = f"{tmp_path}/t-0"
-    command = [sys.executable, "-c", WRITER, path, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", WRITER, path, str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         for _ in range(300):

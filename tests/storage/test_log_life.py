@@ -6,7 +6,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from storage_helpers import (
+
+from insync.rules.values import Offset
+from insync.storage.log import Log, LogConfig, WouldBlock
+from insync.storage.memory_disk import MemoryDisk
+from insync.wire.batches import whole_batches
+from support.storage.log_model import (
     CONFIG,
     DumbLog,
     Written,
@@ -16,11 +21,6 @@ from storage_helpers import (
     read,
     read_all,
 )
-
-from insync.rules.values import Offset
-from insync.storage.log import Log, LogConfig, WouldBlock
-from insync.storage.memory_disk import MemoryDisk
-from insync.wire.batches import whole_batches
 
 PATH = "/data/t-0"
 RETENTION_BYTES = 4000
@@ -160,6 +160,12 @@ class LogLife(RuleBasedStateMachine):
                 break
 
     @rule()
+    def flush(self) -> None:
+        self.log.flush()
+        self.log.note()
+        self.last_append = 0  # no crash tears what is flushed
+
+    @rule()
     def stop_and_start(self) -> None:
         self.log.close()
         self.disk.crash()
@@ -200,6 +206,10 @@ class LogLife(RuleBasedStateMachine):
     def bounds_and_bytes(self) -> None:
         assert (self.log.start, self.log.end) == (self.dumb.start, self.dumb.end)
         assert read_all(self.log) == b"".join(one.data for one in self.dumb.live())
+
+    @invariant()
+    def is_not_damaged(self) -> None:
+        assert self.log.damage is None
 
     @invariant()
     def epochs(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storage_helpers import append, batch, known_producers, open_log
 
 from insync.storage import producers as module
 from insync.storage.errors import CorruptFile, OutOfOrderSequence, ProducerFenced
 from insync.storage.memory_disk import MemoryDisk
 from insync.storage.producers import FRESH, Duplicate, Fresh, Producers
 from insync.wire.batches import BatchHeader, read_header
+from support.storage.log_model import append, batch, known_producers, open_log
 
 LAST = 2**31 - 1
 

@@ -15,13 +15,13 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as PyBuilder
-from storage_helpers import CONFIG, append, open_log
 
 from insync.storage import times
 from insync.storage.log import Log
 from insync.storage.memory_disk import MemoryDisk
 from insync.wire import compression
 from insync.wire.batches import LOG_APPEND_TIME
+from support.storage.log_model import CONFIG, append, open_log
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 COMPRESSED = (GZIP, SNAPPY, LZ4, ZSTD)

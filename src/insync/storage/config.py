@@ -22,3 +22,8 @@ class LogConfig:
     producer_id_expiration_ms: int = DAY_MS
     flush_messages: int = NEVER  # an append that makes this many unflushed waits for the disk
     flush_ms: int = NEVER  # how long appended records may stay unflushed
+
+    @property
+    def flushes_every_append(self) -> bool:
+        """Whether a record is visible to others only once it is flushed."""
+        return self.flush_messages <= 1

@@ -1,4 +1,4 @@
-"""What a cut would leave of a log: found out by reading, which may block, before anything changes.
+"""What a cut would leave of a log: computed by reading, which may block, before anything changes.
 
 Finding it may run in another thread than the loop's. Making the cut reads nothing, and is refused
 if the log is no longer what it was.

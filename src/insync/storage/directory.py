@@ -1,13 +1,17 @@
 """A data directory: the logs of one broker of one cluster, and whose they are.
 
     .lock                             held by the process that uses the directory
-    meta.properties                   cluster and broker it belongs to
+    meta.properties                   cluster and broker it belongs to, and its own id
+    metadata-checkpoint               how far the broker had read the metadata store
     .clean-shutdown                   there only between a clean stop and the next start
     replication-offset-checkpoint     high watermarks
     recovery-point-offset-checkpoint  how far each log is flushed
-    TOPIC-PARTITION/                  one log, with the topic's id in partition.metadata
+    held-replicas-checkpoint          topic ids and high watermarks that show what a log lost
+    TOPIC-PARTITION/                  one log, with the topic's id in partition.metadata and what is
+                                      flushed in segment-inventory
     NAME.NUMBER.delete/               a deleted log that is still to be removed
-    NAME.NUMBER.stray/                a log whose topic id was lost, moved out of the way
+    NAME.TIME-stray/                  a log that the store does not assign to this broker, or whose
+                                      topic id was lost (`strays.py`)
 
 Anything else is left alone.
 """
@@ -16,13 +20,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from insync.storage.checkpoints import (
     RECOVERY_POINTS,
@@ -41,17 +48,18 @@ from insync.storage.errors import (
     DiskError,
     LogFailed,
     StorageRefusal,
-    WrongDirectory,
 )
 from insync.storage.files import FILES_OPEN_MAX, FilePool
+from insync.storage.held_replicas import HELD_REPLICAS, HeldReplica, read_held, write_held
+from insync.storage.inventory import INVENTORY, Damage
 from insync.storage.log import Log
+from insync.storage.owner import Admit, admit_every_directory, claim
 
 LOCK: Final = ".lock"
-META: Final = "meta.properties"
 CLEAN: Final = ".clean-shutdown"
 TOPIC_ID: Final = "partition.metadata"
 DELETED: Final = ".delete"
-STRAY: Final = ".stray"
+STRAY: Final = "-stray"
 
 NAME_KEPT_CHARACTERS: Final = 200
 """Of a log's name when it is moved aside: with number and suffix it stays a legal file name."""
@@ -59,16 +67,21 @@ NAME_KEPT_CHARACTERS: Final = 200
 FLUSH_AFTER_MS: Final = 60_000
 """Records older than this are read through when a killed broker starts again, younger ones too."""
 
+_DELETED_NAME = re.compile(rf".*\.(\d+){re.escape(DELETED)}")
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
+STRAY_NAME: Final = re.compile(rf"{_LOG_NAME.pattern}\.(0|[1-9]\d{{0,14}}){STRAY}")
+
+NOT_A_LOG_FILE: Final = frozenset({errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+"""Errors that say that something else is in the place of a file, not that the disk fails."""
 
 logger = logging.getLogger(__name__)
 
 
 def log_name(topic: str, partition: int) -> str:
-    """The directory of one log, or `BadLogName`: a topic's name never leads out of its place."""
+    """The directory of one log, or `BadLogName`: a topic name never leads out of `log.dirs`."""
     name = f"{topic}-{partition}"
-    found = _LOG_NAME.fullmatch(name)
-    if found is None or found[1] != topic or topic in (".", ".."):
+    match = _LOG_NAME.fullmatch(name)
+    if match is None or match[1] != topic or topic in (".", ".."):
         raise BadLogName(
             f"{topic!r} partition {partition} cannot be a directory; "
             "topic names are 1 to 249 of a-z A-Z 0-9 . _ -"
@@ -84,18 +97,41 @@ class LogDirectory:
         lock: DiskLock | None,
         config_of: Callable[[str], LogConfig],
         files_max: int,
+        *,
+        directory_id: UUID,
     ) -> None:
         self._disk = disk
         self._lock = lock
         self._config_of = config_of
         self._files = FilePool(disk, files_max=files_max)
         self.path = path
+        self.directory_id = directory_id
         self.was_clean = False
         self.logs: dict[Partition, Log] = {}
         self.topic_ids: dict[Partition, UUID] = {}
-        self.strays: list[str] = []  # logs not opened, because nobody knows whose they are
+        self.strays: list[str] = []  # logs that were not opened, because their topic is unknown
+        self.damaged: dict[Partition, str] = {}
+        """Replicas that may lack records they had, and why: what is left of them must not lead."""
+        self.unopened: dict[Partition, str] = {}
+        """Replicas whose log the disk refused to open, and why. `create` tries again: what they
+        lack, if anything, is known then."""
+        self.held: dict[Partition, HeldReplica] = {}
+        """As noted on disk. The note of a damaged log stays until the damage is ended."""
+        self.on_failure: Callable[[Partition], None] = lambda _: None
+        """Called when a log has failed or is found damaged, in the thread that noticed it."""
+        self.has_new_logs = False
+        """Whether a log is not noted yet: it should be before anything in it is committed."""
+        self._noting = Lock()  # held while a thread writes `held`
+        self._ceilings: dict[Partition, int] = {}  # ends of the cuts that are being made
+        self._is_held_flushed = False
+        self._refused: dict[Partition, tuple[UUID | None, int]] = {}
+        """Logs that could not be opened: topic id, if it could be read, and recovery point."""
+        self._watermarks_at_start: dict[Partition, int] = {}
         self._upkeep = Lock()  # held while another thread flushes or writes checkpoints
+        self._writing = Lock()  # held for one small file
         self._is_closed = False
+        self._deleted_number = 0  # of the next log that is deleted
+        self._stray_names: set[str] = set()
         self._written: dict[str, Mapping[Partition, int]] = {}
 
     @classmethod
@@ -110,12 +146,24 @@ class LogDirectory:
         now_ms: int,
         config_of: Callable[[str], LogConfig] = lambda _: LogConfig(),
         files_max: int = FILES_OPEN_MAX,
+        new_id: Callable[[], UUID] = uuid4,
+        admit: Admit = admit_every_directory,
     ) -> LogDirectory:
-        """Take the directory, made if it is not there, and open every log in it."""
-        held = _take(disk, path) if lock else None
+        """Take the directory, made if it is not there, and open every log in it.
+
+        `admit` is called before anything in it is changed, and may refuse it.
+        """
+        held = _lock_directory(disk, path) if lock else None
         try:
-            _check_owner(disk, path, cluster_id=cluster_id, broker_id=broker_id)
-            directory = cls(disk, path, held, config_of, files_max)
+            directory_id = claim(
+                disk,
+                path,
+                cluster_id=cluster_id,
+                broker_id=broker_id,
+                new_id=new_id,
+                admit=admit,
+            )
+            directory = cls(disk, path, held, config_of, files_max, directory_id=directory_id)
             directory._open_logs(now_ms)
         except BaseException:
             if held is not None:
@@ -126,39 +174,152 @@ class LogDirectory:
     def create(self, topic: str, partition: int, *, topic_id: UUID, now_ms: int) -> Log:
         """The log of a partition of just this topic; data of an earlier namesake is set aside."""
         key, name = (topic, partition), log_name(topic, partition)
+        if key in self.held and self.held[key].topic_id != topic_id:
+            self.damaged.pop(key, None)  # of an earlier topic of that name
+        if key in self._refused:
+            self._identify_refused(key, name)
         if key in self.logs:
             if self.topic_ids[key] == topic_id:
                 return self.logs[key]
-            self.delete(topic, partition)
+            self.set_aside(topic, partition, now_ms=now_ms)
         elif name in self.strays:
             self.strays.remove(name)
-            self._disk.rename(f"{self.path}/{name}", self._aside(name, STRAY))
+            self._set_aside(key, now_ms)
         path = f"{self.path}/{name}"
+        self._refuse_link(path)
+        if key in self._refused:
+            earlier_id, recovery_point = self._refused[key]
+            if earlier_id == topic_id:  # perhaps the disk can be read now
+                log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=recovery_point)
+                self._forget_refused(key)
+                self._judge(key, log)
+                if key in self.held:
+                    self._compare(key, self.held[key])
+                return log
+            self._set_aside(key, now_ms)
+            self._forget_refused(key)
+        watermark = self._forget_watermark(key)
         self._disk.make_dirs(path)
         self._disk.write_atomic(f"{path}/{TOPIC_ID}", _write_topic_id(topic_id))
-        if self._config_of(topic).flush_messages != NEVER:
-            # A log that lost its topic's id is set aside, and with it what was acknowledged.
-            self._disk.open(f"{path}/{TOPIC_ID}").flush()
-        log = self._open_log(topic, name, now_ms=now_ms, recovery_point=0)
-        self.logs[key], self.topic_ids[key] = log, topic_id
+        log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=0)
+        if key in self.damaged:  # its earlier files were set aside
+            self.mark(key, Damage(reason=self.damaged[key], up_to=watermark))
         return log
 
-    def take_configs(self, topics: AbstractSet[str] | None) -> None:
-        """Let the open logs of these topics, or (None) of all, go by their settings of now."""
+    def _identify_refused(self, key: Partition, name: str) -> None:
+        """Read the topic id of a log that was not opened, if that is what the disk refused."""
+        topic_id, recovery_point = self._refused[key]
+        if topic_id is None:
+            topic_id = self._read_topic_id(key, name)
+            if topic_id is None:  # it is a stray
+                del self._refused[key], self.unopened[key]
+            else:
+                self._refused[key] = topic_id, recovery_point
+
+    def _forget_refused(self, key: Partition) -> None:
+        self._refused.pop(key, None)
+        self.unopened.pop(key, None)
+        self.damaged.pop(key, None)
+
+    def mark(self, key: Partition, damage: Damage) -> None:
+        """As `mark_damaged`, with what a repair has to do. Noted with the log, if it is open."""
+        self.damaged[key] = damage.reason
+        if key in self.logs:
+            try:
+                self.logs[key].mark_damaged(damage)
+            except DiskError as error:
+                logger.warning("%s-%d: damage is not noted: %s", *key, error)
+
+    def apply_configs(self, topics: AbstractSet[str] | None) -> None:
+        """Apply the current settings to the open logs of these topics, or (None) of all."""
         configs: dict[str, LogConfig] = {}
         for (topic, _), log in self.logs.items():
             if topics is None or topic in topics:
                 if topic not in configs:
                     configs[topic] = self._config_of(topic)
-                log.config = configs[topic]
+                before, log.config = log.config, configs[topic]
+                if before.flush_messages == NEVER != log.config.flush_messages:
+                    try:
+                        self._flush_topic_id(log.path)
+                    except DiskError as error:
+                        log.fail(str(error))
+                        logger.warning(
+                            "%s: failed, cannot flush as log.flush.interval.messages requires: %s",
+                            log.path,
+                            error,
+                        )
 
     def delete(self, topic: str, partition: int) -> None:
         """Take a log out of use at once; `remove_deleted` frees its space."""
+        self._delete(topic, partition)
+        self.damaged.pop((topic, partition), None)
+
+    def _delete(self, topic: str, partition: int) -> None:
         key, name = (topic, partition), log_name(topic, partition)
+        log = self._detach(key)
+        # A new number each time, so that thousands of logs are moved without listing the directory.
+        number, self._deleted_number = self._deleted_number, self._deleted_number + 1
+        self._disk.rename(log.path, f"{self.path}/{name[:NAME_KEPT_CHARACTERS]}.{number}{DELETED}")
+
+    def _detach(self, key: Partition) -> Log:
         log = self.logs.pop(key)
         del self.topic_ids[key]
         log.detach()
-        self._disk.rename(log.path, self._aside(name, DELETED))
+        return log
+
+    def set_aside(self, topic: str, partition: int, *, now_ms: int) -> str:
+        """Take a log out of use and keep it as a stray; return the stray's name.
+
+        What is known of damage stays: the log may not be the one that was noted.
+        """
+        stray = self._set_aside((topic, partition), now_ms)
+        self._detach((topic, partition))
+        return stray
+
+    def _set_aside(self, key: Partition, now_ms: int) -> str:
+        """Rename what is in the place of a partition's log."""
+        name, kept = log_name(*key), f"{key[0][:NAME_KEPT_CHARACTERS]}-{key[1]}"
+        while (stray := f"{kept}.{now_ms}{STRAY}") in self._stray_names:
+            now_ms += 1
+        self._disk.rename(f"{self.path}/{name}", f"{self.path}/{stray}")
+        self._stray_names.add(stray)
+        logger.info("%s/%s: set aside as %s", self.path, name, stray)
+        return stray
+
+    def topic_id_of(self, key: Partition) -> UUID | None:
+        """Of the log in the partition's place, also of one that could not be opened."""
+        refused = self._refused.get(key)
+        return self.topic_ids.get(key) if refused is None else refused[0]
+
+    def bring_back(self, stray: str, key: Partition, *, topic_id: UUID, now_ms: int) -> Log:
+        """Use a stray as the log of a partition again. What is in its place is set aside."""
+        path = f"{self.path}/{log_name(*key)}"
+        self._refuse_link(path)
+        if key in self.logs:
+            self.set_aside(*key, now_ms=now_ms)
+        elif self._is_folder(path):
+            self._set_aside(key, now_ms)
+            self._refused.pop(key, None)
+            self.unopened.pop(key, None)
+            if log_name(*key) in self.strays:
+                self.strays.remove(log_name(*key))
+        self._forget_watermark(key)  # perhaps of an earlier namesake
+        self._disk.rename(f"{self.path}/{stray}", path)
+        self._refused[key] = topic_id, 0
+        log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=0)
+        del self._refused[key]
+        self.damaged.pop(key, None)
+        self._judge(key, log)
+        if key in self.held and self.held[key].topic_id == topic_id:
+            self._compare(key, self.held[key])
+        return log
+
+    def _is_folder(self, path: str) -> bool:
+        try:
+            self._disk.list(path)
+        except DiskError:
+            return False
+        return True
 
     def remove_deleted(self) -> int:
         """Remove the deleted logs from the disk; return how many there were. Blocks."""
@@ -179,11 +340,135 @@ class LogDirectory:
         with self._upkeep:
             self._write_offsets(WATERMARKS, watermarks)
 
+    # Damage.
+
+    def mark_damaged(self, key: Partition, reason: str) -> None:
+        """A log that is open has lost records: it fails, and the next start decides again.
+
+        May run in another thread.
+        """
+        log = self.logs.get(key)
+        if key not in self.damaged:
+            self.mark(key, Damage(reason=reason, up_to=0 if log is None else log.end))
+        if log is not None and not log.has_failed:
+            log.fail(reason)
+
+    def distrust(self, key: Partition, reason: str, *, topic_id: UUID, now_ms: int) -> None:
+        """Note durably that the log of a replica is not the one that its state speaks of.
+
+        It is made if it is not there: else the next start would know nothing of it.
+        """
+        log = self.create(*key, topic_id=topic_id, now_ms=now_ms)
+        if log.damage is None:
+            self.damaged[key] = reason
+            log.mark_damaged(Damage(reason=reason, up_to=0))
+        self._flush_topic_id(log.path)
+        self._disk.open(f"{log.path}/{INVENTORY}").flush()
+
+    def end_damage(self, key: Partition) -> None:
+        """The log counts as whole from here on: its leader, or an operator, has accepted it."""
+        log = self.logs[key]
+        log.mark_damaged(None)
+        with self._noting:
+            before = self.held.get(key)
+            if before is not None:
+                mark = min(before.high_watermark, log.end)
+                self._write_held({**self.held, key: before._replace(high_watermark=mark)})
+            self.damaged.pop(key, None)
+
+    def forget_damage(self, key: Partition) -> None:
+        """This broker has no replica of that partition any more."""
+        self.damaged.pop(key, None)
+
+    def note_held(
+        self,
+        high_watermark_of: Callable[[Partition], int | None] = lambda _: None,
+        *,
+        flush: bool = True,
+    ) -> None:
+        """Note which replicas there are and how far they are committed. May run in a thread."""
+        with self._noting:
+            kept = [*self.damaged, *self.unopened]
+            held = {key: self.held[key] for key in kept if key in self.held}
+            for key, log in list(self.logs.items()):
+                topic_id = self.topic_ids.get(key)
+                if topic_id is None or key in held:
+                    continue
+                before = self.held.get(key)
+                noted = 0 if before is None or before.topic_id != topic_id else before[1]
+                ceiling = self._ceilings.get(key)  # before `end`, which the cut lowers
+                mark = high_watermark_of(key)
+                mark = min(noted if mark is None else mark, log.end)
+                held[key] = HeldReplica(topic_id, mark if ceiling is None else min(mark, ceiling))
+            self._write_held(held, flush=flush)
+            self.has_new_logs = False
+
+    @contextmanager
+    def _lowering(self, key: Partition, end: int) -> Iterator[None]:
+        """Note durably, before a log is cut, that its watermark is no higher than what is left.
+
+        Else a restart would take the cut for damage.
+        """
+        with self._noting:
+            self._ceilings[key] = end
+            before = self.held.get(key)
+            if before is not None and before.high_watermark > end and key not in self.damaged:
+                try:
+                    self._write_held({**self.held, key: before._replace(high_watermark=end)})
+                except BaseException:
+                    del self._ceilings[key]
+                    raise
+        try:
+            yield
+        finally:
+            del self._ceilings[key]
+
+    def _write_held(self, held: dict[Partition, HeldReplica], *, flush: bool = True) -> None:
+        path = f"{self.path}/{HELD_REPLICAS}"
+        if held != self.held:
+            self._disk.write_atomic(path, write_held(held))
+            self.held, self._is_held_flushed = held, False
+        if flush and held and not self._is_held_flushed:
+            self._disk.open(path).flush()
+            self._is_held_flushed = True
+
+    def _read_held(self) -> dict[Partition, HeldReplica]:
+        try:
+            return read_held(self._disk.read_all(f"{self.path}/{HELD_REPLICAS}"))
+        except DiskError as error:
+            # Without it a lost log would look like a new one: the disk may be readable later.
+            if error.errno != errno.ENOENT:
+                raise
+            return {}
+        except CorruptFile as error:
+            logger.warning("%s/%s is not used: %s", self.path, HELD_REPLICAS, error)
+            return {}
+
+    def _find_damage(self) -> None:
+        """Compare the logs with what was noted of them."""
+        for key, held in self.held.items():
+            self._compare(key, held)
+
+    def _compare(self, key: Partition, held: HeldReplica) -> None:
+        log = self.logs.get(key)
+        if key in self.unopened and self._refused[key][0] in (None, held.topic_id):
+            return
+        if log is None:
+            is_aside = log_name(*key) in self.strays
+            self.damaged.setdefault(key, "it was set aside" if is_aside else "it is missing")
+        elif self.topic_ids[key] != held.topic_id:
+            self.damaged[key] = "its folder is of another topic id"
+        elif log.end < held.high_watermark:
+            self.damaged[key] = (
+                f"it ends at offset {log.end}, below its high watermark {held.high_watermark}"
+            )
+
     def flush_due(self, *, now_ms: int) -> None:
         """Flush what waited long enough, and note how far logs need not be checked. Blocks.
 
-        Runs in another thread. A log is due when a segment of it is complete, or some time after
-        it was last flushed; a log that fails stays as it is and is heard of when it is used.
+        Runs in another thread. A log is due when a segment of it is complete, some time after it
+        was last flushed, or when it was appended to under settings that allowed more unflushed
+        records; a log that fails stays as it is, and is reported when it is used.
         """
         with self._upkeep:
             if self._is_closed:
@@ -191,24 +476,37 @@ class LogDirectory:
             for log in list(self.logs.values()):
                 if log.recovery_point == log.end or log.has_failed:
                     log.flushed_at_ms = now_ms  # from here on something may wait
+                    self._note(log)
                     continue
                 patience_ms = min(FLUSH_AFTER_MS, log.config.flush_ms)
-                if log.has_rolled or now_ms - log.flushed_at_ms >= patience_ms:
+                is_old = now_ms - log.flushed_at_ms >= patience_ms
+                if is_old or log.has_rolled or log.is_flush_due:
                     log.flushed_at_ms = now_ms
                     try:
                         log.flush()
                     except StorageRefusal as refusal:
-                        logger.warning("not flushed: %s", refusal)
+                        logger.warning("%s: not flushed: %s", log.path, refusal)
+                    self._note(log)
             self._write_recovery_points()
+
+    def _note(self, log: Log) -> None:
+        """Note what is flushed, unless the log was deleted or failed meanwhile."""
+        try:
+            if not log.has_failed:
+                log.note()
+        except DiskError as error:
+            if not log.has_failed:
+                logger.warning("%s: its inventory is not noted: %s", log.path, error)
 
     def _write_recovery_points(self) -> None:
         points = {key: log.recovery_point for key, log in list(self.logs.items())}
         self._write_offsets(RECOVERY_POINTS, points)
 
     def _write_offsets(self, name: str, offsets: Mapping[Partition, int]) -> None:
-        if self._written.get(name) != offsets:
-            self._disk.write_atomic(f"{self.path}/{name}", write_offsets(offsets))
-            self._written[name] = offsets
+        with self._writing:
+            if self._written.get(name) != offsets:
+                self._disk.write_atomic(f"{self.path}/{name}", write_offsets(offsets))
+                self._written[name] = offsets
 
     def free_bytes(self) -> int:
         return self._disk.free_bytes(self.path)
@@ -224,7 +522,8 @@ class LogDirectory:
         """
         with self._upkeep:
             self._is_closed = True
-            failures = []
+            # What is past the recovery point of a log that was not opened is not verified yet.
+            failures = [f"{log_name(*key)} was not opened" for key in self._refused]
             for log in self.logs.values():
                 try:
                     log.close()
@@ -240,7 +539,9 @@ class LogDirectory:
                 if self._lock is not None:
                     self._lock.release()
             if failures:
-                logger.warning("the next start will recover the logs: %s", failures[0])
+                logger.warning(
+                    "%s: the next start will recover the logs: %s", self.path, failures[0]
+                )
 
     def _open_logs(self, now_ms: int) -> None:
         names = self._disk.list(self.path)
@@ -248,44 +549,142 @@ class LogDirectory:
         # Before anything else is touched: if we die from here on, the stop was not clean.
         self._disk.remove(f"{self.path}/{CLEAN}")
         points = self._read_offsets(RECOVERY_POINTS)
+        self._watermarks_at_start = self.read_watermarks()
+        self.held = self._read_held()
         for name in names:
-            found = _LOG_NAME.fullmatch(name)
-            if found is None:
+            if (deleted := _DELETED_NAME.fullmatch(name)) is not None:
+                self._deleted_number = max(self._deleted_number, int(deleted[1]) + 1)
                 continue
-            key = (found[1], int(found[2]))
-            topic_id = self._read_topic_id(name)
-            if topic_id is None:
+            if name.endswith(STRAY):
+                self._stray_names.add(name)
                 continue
-            log = self._open_log(
-                key[0], name, now_ms=now_ms, recovery_point=points.get(key, 0), clean=self.was_clean
+            match = _LOG_NAME.fullmatch(name)
+            if match is None:
+                continue
+            key = (match[1], int(match[2]))
+            try:
+                self._open_found(key, name, now_ms=now_ms, recovery_point=points.get(key, 0))
+            except StorageRefusal as refusal:  # the other logs are opened
+                logger.error("%s: not opened: %s", name, refusal)
+                is_refused_by_disk = (
+                    isinstance(refusal, DiskError) and refusal.errno not in NOT_A_LOG_FILE
+                )
+                if is_refused_by_disk and key in self._refused:
+                    self.unopened[key] = str(refusal)
+                else:
+                    self.damaged[key] = str(refusal)
+        self._find_damage()
+
+    def _open_found(self, key: Partition, name: str, *, now_ms: int, recovery_point: int) -> None:
+        self._refuse_link(f"{self.path}/{name}")
+        self._refused[key] = None, recovery_point
+        topic_id = self._read_topic_id(key, name)
+        if topic_id is None:
+            del self._refused[key]
+            return
+        self._refused[key] = topic_id, recovery_point
+        log = self._open_log(
+            key, topic_id, now_ms=now_ms, recovery_point=recovery_point, clean=self.was_clean
+        )
+        del self._refused[key]
+        self._judge(key, log)
+
+    def _judge(self, key: Partition, log: Log) -> None:
+        watermark = self._watermarks_at_start.get(key, 0)
+        if log.damage is not None:
+            self.damaged[key] = log.damage.reason
+        elif key not in self.held and log.end < watermark:  # a directory of an earlier version
+            logger.error(
+                "%s: damaged: it ends at offset %d, below its high watermark %d",
+                log_name(*key),
+                log.end,
+                watermark,
             )
-            self.logs[key], self.topic_ids[key] = log, topic_id
+            reason = f"it ends at {log.end}, below its high watermark {watermark}"
+            self.mark(key, Damage(reason=reason, up_to=watermark))
+
+    def _refuse_link(self, path: str) -> None:
+        if self._disk.is_link(path):
+            raise DiskError(errno.ELOOP, path)
+
+    def _forget_watermark(self, key: Partition) -> int:
+        """A new log has no watermark: that of an earlier namesake would make it look damaged."""
+        known = dict(self._written.get(WATERMARKS, self._watermarks_at_start))
+        self._watermarks_at_start.pop(key, None)
+        watermark = known.pop(key, None)
+        if watermark is not None:
+            self._write_offsets(WATERMARKS, known)
+        return watermark or 0
+
+    def _add(self, key: Partition, log: Log, topic_id: UUID) -> None:
+        log.on_failure = lambda: self._on_failure(key, log)
+        log.lowering = partial(self._lowering, key)
+        self.logs[key], self.topic_ids[key] = log, topic_id
+        self.has_new_logs = True
+
+    def _on_failure(self, key: Partition, log: Log) -> None:
+        if self.logs.get(key) is log:  # else it was deleted
+            self.on_failure(key)
 
     def _open_log(
-        self, topic: str, name: str, *, now_ms: int, recovery_point: int, clean: bool = False
+        self,
+        key: Partition,
+        topic_id: UUID,
+        *,
+        now_ms: int,
+        recovery_point: int,
+        clean: bool = False,
     ) -> Log:
-        return Log.open(
+        path, config = f"{self.path}/{log_name(*key)}", self._config_of(key[0])
+        if config.flush_messages != NEVER:
+            self._flush_topic_id(path)
+        log = Log.open(
             self._disk,
-            f"{self.path}/{name}",
-            self._config_of(topic),
+            path,
+            config,
             now_ms=now_ms,
             clean=clean,
             recovery_point=recovery_point,
+            high_watermark=self._noted_watermark(key, topic_id),
             files=self._files,
+            identity=f"{log_name(*key)} {topic_id}",
         )
+        self._add(key, log, topic_id)
+        return log
 
-    def _read_topic_id(self, name: str) -> UUID | None:
+    def _noted_watermark(self, key: Partition, topic_id: UUID) -> int:
+        held = self.held.get(key)
+        if held is None:  # a directory of an earlier version
+            return self._watermarks_at_start.get(key, 0)
+        return held.high_watermark if held.topic_id == topic_id else 0
+
+    def _flush_topic_id(self, path: str) -> None:
+        """A log that loses it is set aside at the next start, with what was acknowledged."""
+        self._disk.open(f"{path}/{TOPIC_ID}").flush()
+
+    def _read_topic_id(self, key: Partition, name: str) -> UUID | None:
+        """None if there is no log, or one whose topic id is lost: then it is a stray."""
         try:
             names = self._disk.list(f"{self.path}/{name}")
-        except DiskError:
+        except DiskError as error:
+            if error.errno not in NOT_A_LOG_FILE:
+                raise
             return None  # a file with a log's name: not ours
         try:
             return read_topic_id(self._disk.read_all(f"{self.path}/{name}/{TOPIC_ID}"))
-        except (CorruptFile, DiskError):
+        except (CorruptFile, DiskError) as error:
+            if isinstance(error, DiskError) and error.errno not in NOT_A_LOG_FILE:
+                raise
             # Made and never written to: the next `create` may have it.
             if any(file.endswith(".log") for file in names):
-                logger.warning("%s/%s: no topic id can be read; not opened", self.path, name)
+                logger.warning(
+                    "%s/%s: not opened: %s cannot be read; restore that file, or delete the folder",
+                    self.path,
+                    name,
+                    TOPIC_ID,
+                )
                 self.strays.append(name)
+                self.damaged[key] = "its topic id cannot be read"
             return None
 
     def _read_offsets(self, name: str) -> dict[Partition, int]:
@@ -294,18 +693,11 @@ class LogDirectory:
         except DiskError:
             return {}
         except CorruptFile as error:
-            logger.warning("%s/%s is not used: %s", self.path, name, error)
+            logger.warning("%s/%s: ignored: %s", self.path, name, error)
             return {}
 
-    def _aside(self, name: str, suffix: str) -> str:
-        taken = set(self._disk.list(self.path))
-        number = 0
-        while (aside := f"{name[:NAME_KEPT_CHARACTERS]}.{number}{suffix}") in taken:
-            number += 1
-        return f"{self.path}/{aside}"
 
-
-def _take(disk: Disk, path: str) -> DiskLock:
+def _lock_directory(disk: Disk, path: str) -> DiskLock:
     try:
         disk.make_dirs(path)
         held = disk.lock(f"{path}/{LOCK}")
@@ -314,27 +706,6 @@ def _take(disk: Disk, path: str) -> DiskLock:
     if held is None:
         raise DirectoryInUse(f"{path} is used by another broker; stop it or give another log.dirs")
     return held
-
-
-def _check_owner(disk: Disk, path: str, *, cluster_id: str, broker_id: int) -> None:
-    expected = {"version": "1", "cluster.id": cluster_id, "node.id": str(broker_id)}
-    try:
-        disk.make_dirs(path)
-        if META not in disk.list(path):
-            lines = (f"{name}={value}\n" for name, value in expected.items())
-            disk.write_atomic(f"{path}/{META}", "".join(lines).encode())
-            disk.open(f"{path}/{META}").flush()  # without it nobody could use the directory
-            return
-        text = disk.read_all(f"{path}/{META}").decode(errors="replace")
-    except DiskError as error:
-        raise DirectoryNotWritable(f"cannot write to the data directory: {error}") from error
-    found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    for name, value in expected.items():
-        if found.get(name) != value:
-            raise WrongDirectory(
-                f"{path}/{META} says {name}={found.get(name)!r}, this broker is {value!r}; "
-                "give the broker its own log.dirs"
-            )
 
 
 def _write_topic_id(topic_id: UUID) -> bytes:

@@ -9,17 +9,24 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Final, Protocol
 
 from insync.storage.errors import DiskError
 
 Buffer = bytes | bytearray | memoryview
 
+FREED_AT_ONCE_BYTES_MAX: Final = 1 << 20
+"""Larger files are freed in a thread when they are removed: a gigabyte takes 100 ms or more."""
+
 SMALL_FILE_BYTES_MAX: Final = 64 << 20
 """No index or checkpoint of ours is larger; a file that claims to be is not read into memory."""
 
+_NEW_FILE: Final = os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_NOWAIT: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -75,6 +82,9 @@ class Disk(Protocol):
 
     def list(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
+
+    def is_link(self, path: str) -> bool:
+        """Whether the path names a symbolic link. Files are never opened through one (ELOOP)."""
 
     def remove(self, path: str) -> None:
         """Remove a file; one that is gone already is no error."""
@@ -171,10 +181,20 @@ class RealFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        # A pool forgets a file while a read of it may still run in another thread. Whoever lets
-        # go last closes it, so no read ever meets a descriptor that is closed or someone else's.
+        # A pool forgets a file while a read of it may still run in another thread. The last user
+        # closes it, so no read ever meets a descriptor that is closed or of another file.
         if hasattr(self, "_fd"):
             self.close()
+
+
+def _open_large(path: str) -> int | None:
+    """A descriptor of the file if it is large; None also if it is no file of ours, or gone."""
+    try:
+        if Path(path).lstat().st_size <= FREED_AT_ONCE_BYTES_MAX:
+            return None
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 class RealLock:
@@ -195,13 +215,15 @@ class RealDisk:
     def __init__(self) -> None:
         self.has_nowait = hasattr(os, "RWF_NOWAIT")
         self._renamed_in: set[Path] = set()  # folders with names that a loss of power may take
+        self._flushing_names = Lock()
+        self._closing = ThreadPoolExecutor(1, thread_name_prefix="free-blocks")  # starts when used
 
     def open(self, path: str) -> RealFile:
-        return self._open(path, os.O_RDWR | os.O_CLOEXEC)
+        return self._open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def create(self, path: str) -> RealFile:
         self._renamed_in.add(Path(path).parent)
-        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
+        return self._open(path, os.O_RDWR | _NEW_FILE)
 
     def _open(self, path: str, flags: int) -> RealFile:
         try:
@@ -211,7 +233,10 @@ class RealDisk:
 
     def file_size(self, path: str) -> int:
         try:
-            return Path(path).stat().st_size
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):
+                raise OSError(errno.ELOOP, path)
+            return found.st_size
         except OSError as error:
             raise disk_error(error, path) from error
 
@@ -220,7 +245,8 @@ class RealDisk:
 
     def read_tail(self, path: str, size: int) -> bytes:
         try:
-            with Path(path).open("rb", buffering=0) as file:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with os.fdopen(fd, "rb", buffering=0) as file:
                 length = os.fstat(file.fileno()).st_size
                 if min(size, length) > SMALL_FILE_BYTES_MAX:
                     raise DiskError(errno.EFBIG, path)
@@ -236,7 +262,9 @@ class RealDisk:
         temporary = Path(f"{path}.tmp")
         try:
             try:
-                temporary.write_bytes(data)
+                fd = os.open(temporary, os.O_WRONLY | _NEW_FILE, 0o644)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(data)
                 temporary.replace(path)
                 self._renamed_in.add(temporary.parent)
             except OSError:
@@ -251,11 +279,19 @@ class RealDisk:
         except OSError as error:
             raise disk_error(error, path) from error
 
+    def is_link(self, path: str) -> bool:
+        return Path(path).is_symlink()
+
     def remove(self, path: str) -> None:
+        fd = _open_large(path)
         try:
             Path(path).unlink(missing_ok=True)
         except OSError as error:
             raise disk_error(error, path) from error
+        finally:
+            if fd is not None:
+                # The name is gone. Freeing the blocks takes long, and begins with the last close.
+                self._closing.submit(os.close, fd)
 
     def remove_tree(self, path: str) -> None:
         try:
@@ -276,19 +312,23 @@ class RealDisk:
     def flush_names(self, path: str) -> None:
         """Make the names of a file and of its folder survive, if they are new."""
         folder = Path(path).parent
-        for each in (folder, folder.parent):
-            if each not in self._renamed_in:
-                continue
-            self._renamed_in.discard(each)  # first: a name that comes meanwhile is the next one's
+        # A folder that another thread is flushing is not durable yet, and may never be.
+        with self._flushing_names:
+            for each in (folder, folder.parent):
+                if each in self._renamed_in:
+                    self._flush_folder(each)
+
+    def _flush_folder(self, folder: Path) -> None:
+        self._renamed_in.discard(folder)  # first: a name that comes meanwhile is the next one's
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                fd = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-            except OSError as error:
-                self._renamed_in.add(each)
-                raise disk_error(error, str(each)) from error
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._renamed_in.add(folder)
+            raise disk_error(error, str(folder)) from error
 
     def rename(self, path: str, to: str) -> None:
         try:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from errno import ELOOP
 
 from insync.rules.refusals import Refusal
 
 
 class StorageRefusal(Refusal):
-    """Something asked of the log files that cannot be done."""
+    """An operation on the log files that cannot be done."""
 
 
 class DiskError(StorageRefusal):
     """The disk failed or is full; `errno` says which."""
 
     def __init__(self, errno: int, path: str) -> None:
-        super().__init__(f"{path}: {os.strerror(errno)}; check the disk, its space and its rights")
+        advice = "check the disk, its space and its rights"
+        if errno == ELOOP:
+            advice = "log files are not opened through symbolic links; put the file itself there"
+        super().__init__(f"{path}: {os.strerror(errno)}; {advice}")
         self.errno = errno
         self.path = path
 
@@ -38,6 +42,10 @@ class EpochWentBack(StorageRefusal):
 
 class OffsetOutOfRange(StorageRefusal):
     """An offset that the log does not hold (any more, or yet)."""
+
+
+class OffsetOverflow(StorageRefusal):
+    """Batches whose offsets reach beyond what the log, or one segment's index, can hold."""
 
 
 class OutOfOrderSequence(StorageRefusal):

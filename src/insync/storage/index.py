@@ -1,4 +1,4 @@
-"""Where in a segment an offset, or a time, is found: sparse, compact, and never the truth.
+"""Positions of offsets and times in a segment: sparse, compact, and never the truth.
 
 A batch that begins at least `index.interval.bytes` after the last indexed one gets an entry
 (offset, position); the first batch of a segment needs none. At the same moment the largest
@@ -81,23 +81,23 @@ class SegmentIndex:
 
     def at_or_before(self, offset: int) -> int:
         """A position at or before that of the batch that holds `offset`."""
-        found = bisect_right(self._offsets, offset)
-        return self._positions[found - 1] if found else 0
+        entry = bisect_right(self._offsets, offset)
+        return self._positions[entry - 1] if entry else 0
 
     def at_or_before_position(self, position: int) -> int:
         """The last known beginning of a batch that is not after `position`."""
-        found = bisect_right(self._positions, position)
-        return self._positions[found - 1] if found else 0
+        entry = bisect_right(self._positions, position)
+        return self._positions[entry - 1] if entry else 0
 
     def at_or_after(self, offset: int) -> int | None:
         """The first known beginning of a batch that has no record below `offset`."""
-        found = bisect_left(self._offsets, offset)
-        return self._positions[found] if found < len(self._positions) else None
+        entry = bisect_left(self._offsets, offset)
+        return self._positions[entry] if entry < len(self._positions) else None
 
     def before_time(self, timestamp_ms: int) -> int:
         """A relative offset before which every batch is older than `timestamp_ms`."""
-        found = bisect_left(self._times, timestamp_ms)
-        return self._time_offsets[found - 1] if found else 0
+        entry = bisect_left(self._times, timestamp_ms)
+        return self._time_offsets[entry - 1] if entry else 0
 
     def before(self, end: int) -> tuple[int, tuple[int, int]]:
         """`last_position` and `last_time` as they will be once it is cut at `end`."""

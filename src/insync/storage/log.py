@@ -9,16 +9,17 @@ odd during one.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from threading import Lock
 from typing import Final
 
 from insync.rules.epochs import EpochHistory
 from insync.rules.values import LeaderEpoch, Offset
-from insync.storage import cutting, lookup, retention
-from insync.storage.checkpoints import EPOCHS, LOG_START, write_epochs, write_offset
+from insync.storage import cutting, lookup, retention, scrub
+from insync.storage.checkpoints import EPOCHS, INT64_MAX, LOG_START, write_epochs, write_offset
 from insync.storage.config import LogConfig
 from insync.storage.cutting import Cut
 from insync.storage.disk import Buffer, Disk
@@ -28,18 +29,31 @@ from insync.storage.errors import (
     LogFailed,
     OffsetOutOfOrder,
     OffsetOutOfRange,
+    OffsetOverflow,
+    StorageRefusal,
 )
 from insync.storage.files import FilePool
+from insync.storage.index import INT32_MAX
+from insync.storage.inventory import (
+    INVENTORY,
+    UNKNOWN,
+    Damage,
+    Inventory,
+    NotedSegment,
+    epochs_checksum,
+    write_inventory,
+)
 from insync.storage.producers import Producers
 from insync.storage.recovery import Opened, open_log, snapshot_path, with_epoch
 from insync.storage.retention import DeletedSegment
-from insync.storage.segment import Segment
+from insync.storage.scrub import BadBatch, Part, Place
+from insync.storage.segment import Segment, SegmentMark
 from insync.wire.batches import BatchHeader, CorruptBatch, check, stamp, whole_batches
 
 __all__ = ["WOULD_BLOCK", "AppendResult", "Log", "LogConfig", "ReadResult", "WouldBlock"]
 
 HINTS_MAX: Final = 16
-"""Readers of one log whose place in the file is remembered: its followers and a few consumers."""
+"""Readers of one log whose position in the file is kept: its followers and a few consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Whole batches. `first_offset` may lie below the offset asked for, inside the first batch."""
+    """Whole batches. `first_offset` may lie below the requested offset, inside the first batch."""
 
     data: Buffer
     first_offset: int
@@ -72,12 +86,19 @@ class Log:
         "_cuts",
         "_failure",
         "_files",
+        "_flushing",
         "_hints",
+        "_identity",
+        "_noted",
+        "_noted_state",
         "_segments",
         "_stored_epochs",
         "config",
+        "damage",
         "epochs",
         "flushed_at_ms",
+        "lowering",
+        "on_failure",
         "path",
         "producers",
         "recovery_point",
@@ -85,21 +106,29 @@ class Log:
     )
 
     def __init__(
-        self, files: FilePool, path: str, config: LogConfig, opened: Opened, recovery_point: int
+        self, files: FilePool, path: str, config: LogConfig, opened: Opened, identity: str
     ) -> None:
         self._files = files
         self._segments = opened.segments
         self._hints: dict[int, int] = {}
         self._cuts = 0
         self._failure: str | None = None
+        self._flushing = Lock()  # held while a thread flushes this log
         self._stored_epochs: EpochHistory | None = opened.stored_epochs
+        self._identity = identity
+        self._noted = opened.noted  # as on disk
+        self._noted_state: tuple[int, ...] = ()  # of the log when it was noted
+        self.damage = opened.damage
         self.path = path
         self.config = config
         self.start = opened.start
         self.epochs = opened.epochs
         self.producers = opened.producers
-        self.recovery_point = min(recovery_point, self.end)
-        self.flushed_at_ms = 0  # by the clock of whoever calls `LogDirectory.flush_due`
+        self.recovery_point = min(opened.recovery_point, self.end)
+        self.flushed_at_ms = 0  # by the clock of the caller of `LogDirectory.flush_due`
+        self.on_failure: Callable[[], None] = _nothing  # called in the thread of the failure
+        self.lowering: Callable[[int], AbstractContextManager[None]] = _no_note
+        """Entered before a cut, with the end that it leaves, and left after it."""
 
     @classmethod
     def open(
@@ -111,16 +140,38 @@ class Log:
         now_ms: int,
         clean: bool,
         recovery_point: int = 0,
+        high_watermark: int = 0,
         files: FilePool | None = None,
+        identity: str | None = None,
     ) -> Log:
-        """The log in a directory, made if it is not there; recovered unless stopped cleanly."""
+        """The log in a directory, made if it is not there; recovered unless stopped cleanly.
+
+        An inventory that names another `identity` (default: the path) is not used. A log that ends
+        below its noted `high_watermark` is damaged.
+        """
         files = files or FilePool(disk)
+        identity = path if identity is None else identity
         opened = open_log(
-            files, path, config, now_ms=now_ms, clean=clean, recovery_point=recovery_point
+            files,
+            path,
+            config,
+            now_ms=now_ms,
+            clean=clean,
+            recovery_point=recovery_point,
+            high_watermark=high_watermark,
+            identity=identity,
         )
-        log = cls(files, path, config, opened, recovery_point)
+        log = cls(files, path, config, opened, identity)
         if clean:
             log.recovery_point = log.end
+        elif config.flushes_every_append:
+            # A killed process may have written its last records and not flushed them, and the
+            # recovery point may be of records that were truncated since.
+            log._flush()
+        is_new = opened.noted is None and log.end == 0
+        if log.damage is not None or is_new:
+            # At once: the next start would find a log that is only shorter, or that begins later.
+            log.note()
         return log
 
     @property
@@ -139,6 +190,11 @@ class Log:
     def has_failed(self) -> bool:
         return self._failure is not None
 
+    @property
+    def failure(self) -> str | None:
+        """Why it failed, for operators."""
+        return self._failure
+
     # Writing
 
     def append_leader(
@@ -155,6 +211,7 @@ class Log:
         for header in headers:
             stamp(data, header, base_offset=end, epoch=epoch)
             end += header.last_offset_delta + 1
+            self._check_offset(end)
         history = self.epochs
         if epoch != history.latest:
             history = history.assign(LeaderEpoch(epoch), Offset(base))
@@ -164,10 +221,14 @@ class Log:
     def append_follower(
         self, data: bytes | memoryview, *, now_ms: int, check_crc: bool = True
     ) -> int:
-        """Write batches as their leader stamped them; a batch cut off at the end is ignored."""
-        end, history = self.end, self.epochs
-        headers = list(whole_batches(data))
-        for header in headers:
+        """Write batches as their leader stamped them, and return the new end.
+
+        Ignores a batch cut off at the end, and batches whose offsets do not fit the index of one
+        segment with the first: the follower fetches them again, from the new end.
+        """
+        base = end = self.end
+        history, headers = self.epochs, list[BatchHeader]()
+        for header in whole_batches(data):
             if header.base_offset != end:
                 raise OffsetOutOfOrder(
                     f"{self.path} ends at {end} and was sent a batch at {header.base_offset}; "
@@ -177,6 +238,9 @@ class Log:
                 check(data, header)
             elif header.last_offset_delta < 0:
                 raise CorruptBatch(f"a last offset delta of {header.last_offset_delta}")
+            self._check_offset(header.next_offset)
+            if headers and header.next_offset - base > INT32_MAX:
+                break
             longer = with_epoch(history, header.leader_epoch, end)
             if longer is None:
                 raise EpochWentBack(
@@ -185,6 +249,7 @@ class Log:
                 )
             history = longer
             end = header.next_offset
+            headers.append(header)
         if headers:
             self._append(data, headers, history, end=end, now_ms=now_ms)
         return end
@@ -210,25 +275,61 @@ class Log:
         index, position = segment.index, segment.size - first
         if history is not self._stored_epochs and history != self._stored_epochs:
             # Before the records: an epoch that has none is dropped when the log is opened, but
-            # records of an epoch that nobody noted would be taken for the previous leader's.
+            # records of an epoch that is not in the file would be taken for the previous leader's.
             self._files.disk.write_atomic(f"{self.path}/{EPOCHS}", write_epochs(history))
             self._stored_epochs = None
+        offset, mark = segment.end, segment.mark()
+        producers = self.producers.plan(headers, base_offset=offset, now_ms=now_ms)
         try:
-            segment.append(data)
+            segment.write(data)
         except LogFailed as error:
-            self._failure = str(error)
+            self.fail(str(error))
             raise
-        self._stored_epochs = self.epochs = history
-        offset, producers = segment.end, self.producers
-        for header in headers:
-            segment.note(index, offset, position + header.position, header.max_timestamp_ms)
-            if header.producer_id >= 0:
-                producers.note(header, base_offset=offset, now_ms=now_ms)
-            offset += header.last_offset_delta + 1
-        segment.end = end
         if end - self.recovery_point >= self.config.flush_messages:
-            self.flush()
+            self._flush_written(segment, end)
+        # From here on the records are visible: to other threads when `size` and `end` move.
+        try:
+            segment.size += len(data)
+            segment.has_news = True
+            for header in headers:
+                segment.note(index, offset, position + header.position, header.max_timestamp_ms)
+                offset += header.last_offset_delta + 1
+            self.producers.apply(producers)
+        except Exception as error:
+            raise self._fail_append(segment, mark, error) from error
+        self._stored_epochs = self.epochs = history
+        if mark.size == 0:
+            segment.first_crc = headers[0].crc
+        segment.end = end
         return len(data)
+
+    def _fail_append(self, segment: Segment, mark: SegmentMark, error: Exception) -> LogFailed:
+        """Fail the log, and remove the write that nothing has claimed yet."""
+        reason = f"an append failed after its write: {error!r}"
+        try:
+            segment.roll_back(mark)
+        except StorageRefusal as torn:
+            reason = str(torn)
+        self.fail(reason)
+        return LogFailed(f"{self.path}: {reason}")
+
+    def _check_offset(self, end: int) -> None:
+        if end > INT64_MAX:
+            raise OffsetOverflow(
+                f"{self.path}: the log end offset would be {end}, larger than 2^63-1; "
+                "produce to another partition"
+            )
+
+    def _flush_written(self, segment: Segment, end: int) -> None:
+        """Flush an append before its records are visible; remove them if that fails."""
+        try:
+            self._flush(end)
+        except StorageRefusal:
+            # The page cache still has the bytes and takes them for written. The next process to
+            # open the log would read them, and its flush would succeed without writing them.
+            with suppress(LogFailed):
+                segment.remove_written()
+            raise
 
     def _segment_for(self, size: int, end: int, now_ms: int) -> Segment:
         """The segment that takes an append: a new one if the last is full or old."""
@@ -239,6 +340,11 @@ class Log:
         ):
             self.roll()
             segment = self._segments[-1]
+        if end - 1 - segment.base > INT32_MAX:
+            raise OffsetOverflow(
+                f"{self.path}: one append of {end - segment.base} offsets, more than the 2^31 "
+                "that a segment's index can hold; append fewer batches at a time"
+            )
         if segment.size == 0:
             segment.created_ms = now_ms
         return segment
@@ -324,26 +430,26 @@ class Log:
             segment.keep_loaded()
         hint = self._hints.get(offset)
         if hint is not None and offset != segment.base:
-            place: tuple[int, int] | None = (hint, offset)
+            location: tuple[int, int] | None = (hint, offset)
         else:
-            place = segment.locate(offset, nowait=nowait)
-        if place is None:
+            location = segment.locate(offset, nowait=nowait)
+        if location is None:
             return WOULD_BLOCK
-        position, first_offset = place
-        taken = segment.read(
+        position, first_offset = location
+        read = segment.read(
             position, max_bytes, up_to=up_to, min_one_batch=min_one_batch, nowait=nowait
         )
-        if taken is None:
+        if read is None:
             return WOULD_BLOCK
-        data, next_offset = taken
+        data, next_offset = read
         if not len(data):
             return ReadResult(b"", offset, offset)
         if nowait:
-            self._remember_place(offset, next_offset, position + len(data))
+            self._remember_position(offset, next_offset, position + len(data))
         return ReadResult(data, first_offset, next_offset)
 
-    def _remember_place(self, offset: int, next_offset: int, position: int) -> None:
-        """A reader goes on where it stopped: spare it the look into the index."""
+    def _remember_position(self, offset: int, next_offset: int, position: int) -> None:
+        """The next read of this reader begins here, and need not search the index."""
         hints = self._hints
         hints.pop(offset, None)
         hints[next_offset] = position
@@ -351,7 +457,7 @@ class Log:
             del hints[next(iter(hints))]
 
     def bytes_from(self, offset: int) -> int:
-        """How much there is from the batch at `offset` on; a guess where telling would block."""
+        """Bytes from the batch at `offset` on; an estimate where an exact value would block."""
         segments = self._segments
         if offset <= self.start:
             return self.size_bytes
@@ -362,8 +468,8 @@ class Log:
         if not segment.is_loaded:  # its index is on disk: as if all records were of one size
             records = segment.end - segment.base
             return rest + segment.size * (segment.end - offset) // records
-        place = segment.locate(offset, nowait=True)
-        at = segment.index.at_or_before(offset - segment.base) if place is None else place[0]
+        location = segment.locate(offset, nowait=True)
+        at = segment.index.at_or_before(offset - segment.base) if location is None else location[0]
         return rest + segment.size - at
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
@@ -379,7 +485,7 @@ class Log:
     def truncate_to(self, offset: int) -> int:
         """Remove every batch with `offset` or a later one; return the new end. May block."""
         is_cut = self.cut(self.find_cut(offset))
-        assert is_cut, "nobody else cuts this log or appends to it"
+        assert is_cut, "only one thread cuts this log or appends to it"
         return self.end
 
     def find_cut(self, offset: int) -> Cut:
@@ -408,23 +514,25 @@ class Log:
         return replace(cut, producers=producers)
 
     def cut(self, cut: Cut) -> bool:
-        """Remove what was found to go, reading nothing; False if the log has changed since."""
+        """Apply a cut computed before, reading nothing; False if the log has changed since."""
         self._check_usable()
         if cut.of != (self._cuts, self.start, self.end):
             return False
         if cut.offset >= self.end:
             # An epoch that began at the end, as a leader that wrote nothing leaves it, goes all
-            # the same: a follower would name it as its latest for ever, and be told to cut.
+            # the same: a follower would name it as its latest for ever, and have to truncate to it.
             self._store_epochs(self.epochs.cut_end(Offset(self.end)))
             return True
         if not cut.kept:
             self.truncate_fully(cut.offset)
             return True
-        with self._all_or_failed():
+        end = cut.kept[-1].end if cut.last is None else cut.last.end
+        with self.lowering(end), self._all_or_failed():
+            self._note_cut(cut.kept, start=self.start, end=end)
             # The newest first: whatever a crash leaves is a prefix of the log.
             for segment in reversed(self._segments[len(cut.kept) :]):
                 segment.remove()
-            cut.kept[-1].let_go()
+            cut.kept[-1].release()
             if cut.last is not None:
                 cut.kept[-1].cut(cut.last)
             self._after_cut(list(cut.kept))
@@ -436,7 +544,9 @@ class Log:
     def truncate_fully(self, new_start: int) -> None:
         """Remove everything; the next record will get offset `new_start`."""
         self._check_usable()
-        with self._all_or_failed():
+        with self.lowering(new_start), self._all_or_failed():
+            # Whether a crash leaves the log before this or after, it begins at or before that.
+            self._note_cut((), start=max(self.start, new_start), end=0)
             for segment in reversed(self._segments):
                 segment.remove()
             self._files.disk.remove(f"{self.path}/{LOG_START}")
@@ -445,6 +555,9 @@ class Log:
             self._after_cut([self._new_segment(new_start)])
             self.start = new_start
             self._store_epochs(EpochHistory())
+            self._note(self._segments, start=new_start, end=new_start)
+        if self.config.flushes_every_append:
+            self._flush()
 
     def delete_records_before(self, offset: int) -> list[DeletedSegment]:
         """Let the log start at `offset`, and remove the segments that lie wholly below it."""
@@ -454,9 +567,11 @@ class Log:
         if offset <= self.start:
             return []
         self._files.disk.write_atomic(f"{self.path}/{LOG_START}", write_offset(offset))
-        self.start = offset
-        self._store_epochs(self.epochs.cut_start(Offset(offset)))
         below = [segment for segment in self._segments[:-1] if segment.end <= offset]
+        with self._files.cutting:
+            self._note(self._segments[len(below) :], start=offset, end=self.end)
+            self.start = offset
+        self._store_epochs(self.epochs.cut_start(Offset(offset)))
         return self._remove_oldest(len(below))
 
     def apply_retention(self, now_ms: int, *, up_to: int | None = None) -> list[DeletedSegment]:
@@ -478,10 +593,13 @@ class Log:
     def _remove_oldest(self, count: int) -> list[DeletedSegment]:
         if count == 0:
             return []
-        gone, self._segments = self._segments[:count], self._segments[count:]
+        gone, kept = self._segments[:count], self._segments[count:]
+        start = max(self.start, kept[0].base)
+        with self._files.cutting:
+            self._note(kept, start=start, end=self.end)
+            self._segments, self.start = kept, start
+            self._cuts += 2
         self._hints.clear()
-        self._cuts += 2
-        self.start = max(self.start, self._segments[0].base)
         for segment in gone:
             segment.remove()
             self._files.disk.remove(snapshot_path(self.path, segment.base))
@@ -504,10 +622,105 @@ class Log:
             try:
                 yield
             except DiskError as error:
-                self._failure = str(error)
+                self.fail(str(error))
                 raise
             finally:
                 self._cuts += 1
+
+    # Scrubbing
+
+    def check_part(self, place: Place) -> Part:
+        """Check the batches from a place on for what the disk did to them. Blocks."""
+        cuts = self._cuts
+        gone = Part(read_bytes=0, following=None)
+        segment = next((each for each in self._segments if each.base == place.base), None)
+        if segment is None or self.has_failed:
+            return gone
+        # The end first: an append moves it last, so the file has at least what it claims.
+        end = segment.end
+        size = segment.size if segment is not self._segments[-1] else None
+        try:
+            part = scrub.check_part(segment, place, end=end, size=size, epochs=self.epochs)
+        except StorageRefusal:
+            if self._was_cut_since(cuts) or self.has_failed:
+                return gone
+            raise
+        return gone if self._was_cut_since(cuts) or self.has_failed else part
+
+    def scrub(self) -> Iterator[BadBatch]:
+        """Check everything, at once: what the first bad batch of each segment is. Blocks."""
+        for base in self.segment_bases:
+            place: Place | None = Place(base=base, position=0, offset=base)
+            while place is not None:
+                part = self.check_part(place)
+                place = part.following
+                if part.bad is not None:
+                    yield part.bad
+
+    # Inventory
+
+    def note(self) -> None:
+        """Note what is flushed, if that has changed. May run in another thread."""
+        with self._files.cutting:
+            if self._noted_state != self._state():
+                self._note(self._segments, start=self.start, end=self.end)
+
+    def mark_damaged(self, damage: Damage | None) -> None:
+        """Note that the log may lack acknowledged records, or (None) that it no longer does."""
+        self.damage = damage
+        with self._files.cutting:
+            self._note(self._segments, start=self.start, end=self.end)
+
+    def _state(self) -> tuple[int, ...]:
+        return self._cuts, self.start, self.recovery_point
+
+    def _note(
+        self, segments: Sequence[Segment], *, start: int, end: int, closing: bool = False
+    ) -> None:
+        """Write the inventory of these segments up to `end`, as far as they are flushed.
+
+        Holds `files.cutting`, so that no thread notes what another is about to remove.
+        """
+        flushed = min(self.recovery_point, end)
+        kept = [each for each in segments if each.base <= flushed]
+        active_base = kept[-1].base if kept else start
+        inventory = Inventory(
+            identity=self._identity,
+            start=start,
+            segments=tuple(
+                NotedSegment(
+                    base=each.base,
+                    end=each.end if each.base < active_base else max(flushed, each.base),
+                    size=each.size if each.base < active_base or closing else UNKNOWN,
+                    first_crc=each.first_crc,
+                )
+                for each in kept
+            ),
+            epochs=epochs_checksum(self.epochs, start=start, end=flushed),
+            damage=self.damage,
+        )
+        self._noted_state = self._state()
+        if inventory == self._noted:
+            return
+        path, disk = f"{self.path}/{INVENTORY}", self._files.disk
+        try:
+            disk.write_atomic(path, write_inventory(inventory))
+            self._noted = inventory
+        except DiskError:
+            # A full disk must not keep retention from making room.
+            disk.remove(path)
+            self._noted = None
+
+    def _note_cut(self, segments: Sequence[Segment], *, start: int, end: int) -> None:
+        """As `_note`, and durably if records go that were noted as flushed.
+
+        Else the note that has them could outlive them in a loss of power, and they would be taken
+        for lost.
+        """
+        noted_end = 0 if self._noted is None else self._noted.end
+        self._note(segments, start=start, end=end)
+        if end < noted_end and self._noted is not None:
+            self._files.disk.open(f"{self.path}/{INVENTORY}").flush()
 
     # Ending
 
@@ -516,26 +729,48 @@ class Log:
         """Whether a segment that is complete has yet to be flushed."""
         return self.recovery_point < self._segments[-1].base
 
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether more records are unflushed than the settings allow."""
+        return self.end - self.recovery_point >= self.config.flush_messages
+
     def flush(self) -> None:
         """Return once everything appended so far would survive a loss of power. Blocks.
 
         If the log is cut meanwhile the recovery point stays, and the next flush sees to the rest.
         """
-        cuts, segments = self._cuts, self._segments
-        end = segments[-1].end
-        try:
-            for segment in segments:
-                if segment.end > self.recovery_point:
-                    segment.flush()
-        except DiskError as error:
-            if self._was_cut_since(cuts):
-                return  # the file was just removed
-            # What a failed flush left on disk nobody knows, and the next one would not tell.
-            self._failure = str(error)
-            raise
-        with self._files.cutting:
-            if cuts == self._cuts:
-                self.recovery_point = end
+        self._check_usable()
+        if self.recovery_point < self.end:
+            self._flush()
+
+    def _flush(self, written_end: int | None = None) -> None:
+        """Flush up to the end, or up to the end of what is written but not visible yet."""
+        with self._flushing:
+            # The kernel reports a failed write to one flush only. If that was another thread's,
+            # ours would succeed.
+            self._check_usable()
+            cuts, segments = self._cuts, self._segments
+            end = segments[-1].end if written_end is None else written_end
+            try:
+                for segment in segments:
+                    if segment.end > self.recovery_point or segment is segments[-1]:
+                        segment.flush()
+            except DiskError as error:
+                if self._was_cut_since(cuts):
+                    return  # the file was just removed
+                # What a failed flush left on disk is unknown, and the next flush would not say.
+                self.fail(str(error))
+                raise
+            with self._files.cutting:
+                if cuts == self._cuts:
+                    self.recovery_point = end
+
+    def fail(self, reason: str) -> None:
+        """Refuse everything from now on; what is visible stays as it is."""
+        is_first = self._failure is None
+        self._failure = reason
+        if is_first:
+            self.on_failure()
 
     def close(self) -> None:
         """Write what the next opening needs to believe a clean stop; flushes what is not yet."""
@@ -545,24 +780,34 @@ class Log:
         if last.size and last.has_news:
             self._seal(last)
         self.flush()
-        self.let_go()
+        with self._files.cutting:
+            self._note(self._segments, start=self.start, end=self.end, closing=True)
+        self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release files and memory, writing nothing."""
         for segment in self._segments:
-            segment.let_go()
+            segment.release()
             segment.unload()
 
     def detach(self) -> None:
         """Refuse everything from now on: the directory is about to be moved or removed."""
-        self._failure = "it was deleted"
+        self.fail("it was deleted")
         self._cuts += 2
-        self.let_go()
+        self.release()
 
     def delete(self) -> None:
         """Remove the log and its directory."""
         self.detach()
         self._files.disk.remove_tree(self.path)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_note(_end: int) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _holding(segments: list[Segment], offset: int) -> Segment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from insync.storage.scan import Found, walk
+from insync.storage.scan import ScannedBatch, walk
 from insync.storage.segment import Segment
 from insync.storage.times import first_record_from, largest_time_from
 
@@ -18,9 +18,9 @@ def first_from(
             continue
         segment.summarise()
         if segment.max_timestamp_ms >= timestamp_ms:
-            found = _first_in(segment, timestamp_ms, start)
-            if found is not None:
-                return found
+            record = _first_in(segment, timestamp_ms, start)
+            if record is not None:
+                return record
     return None
 
 
@@ -39,17 +39,17 @@ def largest(segments: Sequence[Segment], *, start: int) -> tuple[int, int] | Non
     if best is None:
         return None
     largest_ms, segment = best
-    found = _first_in(segment, largest_ms, start)
-    return (largest_ms, max(start, segment.base)) if found is None else (found[1], found[0])
+    record = _first_in(segment, largest_ms, start)
+    return (largest_ms, max(start, segment.base)) if record is None else (record[1], record[0])
 
 
 def _first_in(segment: Segment, timestamp_ms: int, start: int) -> tuple[int, int] | None:
     before = segment.base + segment.index.before_time(timestamp_ms)
     position, _ = segment.locate_now(max(before, start))
-    for found in walk(segment.file, position, segment.size):
-        if found.header.max_timestamp_ms >= timestamp_ms:
-            batch = segment.file.read(found.position, found.header.size)
-            record = first_record_from(batch, found.header, timestamp_ms, start=start)
+    for batch in walk(segment.file, position, segment.size):
+        if batch.header.max_timestamp_ms >= timestamp_ms:
+            data = segment.file.read(batch.position, batch.header.size)
+            record = first_record_from(data, batch.header, timestamp_ms, start=start)
             if record is not None:
                 return record
     return None
@@ -58,11 +58,11 @@ def _first_in(segment: Segment, timestamp_ms: int, start: int) -> tuple[int, int
 def _largest_after(segment: Segment, start: int) -> int:
     position, _ = segment.locate_now(start)
     batches = walk(segment.file, position, segment.size)
-    return max(_largest_in(segment, found, start) for found in batches)
+    return max(_largest_in(segment, batch, start) for batch in batches)
 
 
-def _largest_in(segment: Segment, found: Found, start: int) -> int:
-    if found.header.base_offset >= start:
-        return found.header.max_timestamp_ms
-    batch = segment.file.read(found.position, found.header.size)
-    return largest_time_from(batch, found.header, start=start)
+def _largest_in(segment: Segment, batch: ScannedBatch, start: int) -> int:
+    if batch.header.base_offset >= start:
+        return batch.header.max_timestamp_ms
+    data = segment.file.read(batch.position, batch.header.size)
+    return largest_time_from(data, batch.header, start=start)

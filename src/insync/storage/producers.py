@@ -106,19 +106,38 @@ class Producers:
         return FRESH
 
     def note(self, header: BatchHeader, *, base_offset: int, now_ms: int) -> None:
-        """Remember a batch that was appended, whoever judged it."""
-        if header.producer_id < 0 or header.base_sequence < 0:
-            return
-        batch = SequencedBatch(
-            header.base_sequence, last_sequence_of(header), base_offset, header.max_timestamp_ms
-        )
-        # Taken out and put back, so that the order is that of the last batch.
-        known = self._entries.pop(header.producer_id, None)
-        batches: tuple[SequencedBatch, ...] = (batch,)
-        if known is not None and known.epoch == header.producer_epoch:
-            batches = (*known.batches[1 - BATCHES_KEPT :], batch)
-        self._entries[header.producer_id] = Producer(header.producer_epoch, batches, now_ms)
-        if len(self._entries) > PRODUCERS_MAX:
+        """Remember a batch that was appended."""
+        self.apply(self.plan((header,), base_offset=base_offset, now_ms=now_ms))
+
+    def plan(
+        self, headers: Iterable[BatchHeader], *, base_offset: int, now_ms: int
+    ) -> dict[int, Producer]:
+        """The entries to `apply` once these batches, the first at `base_offset`, are written."""
+        entries: dict[int, Producer] = {}
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id >= 0 and header.base_sequence >= 0:
+                batch = SequencedBatch(
+                    header.base_sequence,
+                    last_sequence_of(header),
+                    base_offset,
+                    header.max_timestamp_ms,
+                )
+                # Removed and added again, so that the order is that of the last batch.
+                known = entries.pop(producer_id, None) or self._entries.get(producer_id)
+                batches: tuple[SequencedBatch, ...] = (batch,)
+                if known is not None and known.epoch == header.producer_epoch:
+                    batches = (*known.batches[1 - BATCHES_KEPT :], batch)
+                entries[producer_id] = Producer(header.producer_epoch, batches, now_ms)
+            base_offset += header.last_offset_delta + 1
+        return entries
+
+    def apply(self, planned: dict[int, Producer]) -> None:
+        """Remember the batches of `plan`, which were appended."""
+        for producer_id, entry in planned.items():
+            self._entries.pop(producer_id, None)
+            self._entries[producer_id] = entry
+        while len(self._entries) > PRODUCERS_MAX:
             del self._entries[next(iter(self._entries))]
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> None:

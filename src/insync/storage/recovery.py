@@ -1,15 +1,22 @@
 """Opening a log: what its files say after a clean stop, what its batches say after any other.
 
-After a clean stop the last segment's seal tells all there is to know and no log is read. After a
-crash the batches are the truth. The last segment is read through, CRCs are checked from the
-recovery point on, and the log ends before the first batch that is not whole and right; indexes,
-epochs and producers follow from what is kept. Earlier segments were complete when the next was
-begun, so a seal that fits is believed; one without is read through as well.
+At every start each segment is compared with the log's inventory and with its neighbours, by size
+and by its first batch. A segment that the inventory does not have yet needs a seal that fits; one
+without is read through. After a clean stop the last segment's seal tells the rest, and no log is
+read. After any other stop the last segment is read through and CRCs are checked from the recovery
+point on, also in earlier segments; indexes, epochs and producers follow from what is kept.
+
+The log ends before the first batch that is not what it should be. What lies behind is set aside. If
+it may have been acknowledged, the log is damaged, and says so: everything in a segment that was
+complete, and everything that the inventory noted as flushed.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -28,11 +35,22 @@ from insync.storage.config import LogConfig
 from insync.storage.disk import Disk
 from insync.storage.errors import CorruptFile, DiskError
 from insync.storage.files import FilePool
+from insync.storage.inventory import (
+    INVENTORY,
+    UNKNOWN,
+    Damage,
+    Inventory,
+    NotedSegment,
+    epochs_checksum,
+    read_inventory,
+)
 from insync.storage.producers import Producers
-from insync.storage.segment import LOG, Segment, file_stem
+from insync.storage.segment import DAMAGED, LOG, Segment, file_stem
 from insync.wire.batches import BatchHeader
 
 SNAPSHOT: Final = ".snapshot"
+
+logger = logging.getLogger(__name__)
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _LEFT_OVER = re.compile(r"(\d{20})\.(?:index|timeindex|snapshot)(\.tmp)?")
@@ -40,13 +58,16 @@ _LEFT_OVER = re.compile(r"(\d{20})\.(?:index|timeindex|snapshot)(\.tmp)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A log as found on disk."""
+    """A log as it was on disk."""
 
     segments: list[Segment]  # never empty
     start: int
     epochs: EpochHistory
     stored_epochs: EpochHistory  # as its checkpoint has them
     producers: Producers
+    noted: Inventory | None
+    damage: Damage | None
+    recovery_point: int  # no more than is noted as flushed
 
 
 def open_log(
@@ -57,40 +78,193 @@ def open_log(
     now_ms: int,
     clean: bool,
     recovery_point: int,
+    high_watermark: int,
+    identity: str,
 ) -> Opened:
-    files.disk.make_dirs(path)
-    names = files.disk.list(path)
-    segments = _find_segments(files, path, names, config, now_ms)
-    if not clean:
-        _drop_after_damage(segments)
+    disk = files.disk
+    disk.make_dirs(path)
+    names = disk.list(path)
+    noted = _read_inventory(disk, path, names)
+    foreign = noted if noted is not None and noted.identity != identity else None
+    if foreign is not None:
+        noted = None
+    if noted is not None and noted.segments:
+        # The checkpoint of the recovery points may be older than a truncation; the note is not.
+        recovery_point = min(recovery_point, noted.end)
+    base = 0 if noted is None else noted.start
+    segments = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
+    check = _SegmentCheck(segments, noted, clean=clean, recovery_point=recovery_point)
+    check.check_complete_segments()
+    is_head_sound = check.check_last_head()
     last = segments[-1]
-    start = _read_start(files.disk, path, names, segments[0].base)
-    epochs = stored_epochs = _read_epochs(files.disk, path, names)
-    if last.size == 0 or (clean and last.read_seal()):
-        epochs = epochs.cut_end(Offset(last.end))
-        if not epochs.entries:
-            epochs = epochs_of(segments)
-        producers = _sealed_producers(files.disk, path, segments, now_ms)
+    is_sealed = last.size == 0 or (clean and is_head_sound and last.read_seal())
+    start = _read_start(disk, path, names, segments[0].base)
+    stored_epochs = _read_epochs(disk, path, names)
+    heads = {base: head for base, head in check.heads.items() if base >= start}
+    known_epochs = _known_epochs(stored_epochs, noted, heads, end=last.end, clean=clean)
+    until = last.end if is_sealed else last.base
+    epochs = _read_epochs_after(known_epochs, segments, until=until)
+    if is_sealed:
+        producers = _sealed_producers(disk, path, segments, now_ms)
     else:
-        epochs = epochs.cut_end(Offset(last.base))
-        if not epochs.entries:
-            epochs = epochs_of(segments[:-1])
-        producers = producers_at(files.disk, path, segments, len(segments) - 1, now_ms=now_ms)
-        epochs = _recover_last(last, epochs, producers, now_ms=now_ms, check_from=recovery_point)
+        last_batches = _LastBatches(
+            disk, path, segments, epochs=epochs, known=known_epochs, now_ms=now_ms
+        )
+        last.recover(
+            last_batches.new_accept,
+            check_from=last.base if clean else recovery_point,
+            expected_end=max(high_watermark, 0 if noted is None else noted.end),
+        )
+        epochs, producers = last_batches.epochs, last_batches.producers
     if last.size == 0:
         last.start_anew(now_ms)
+    damage = check.find_damage(path)
+    if foreign is not None:
+        reason = f"its topic id is of {identity}, its segment inventory of {foreign.identity}"
+        logger.error("%s: damaged: %s", path, reason)
+        damage = Damage(reason=reason, up_to=last.end)
     if start > last.end:
-        # What was deleted is also lost: offsets up to the old start will be given out again.
+        # What was deleted is also lost: offsets up to the old start will be assigned again.
         start = last.end
-        files.disk.write_atomic(f"{path}/{LOG_START}", write_offset(start))
-    _sweep(files.disk, path, names, segments)
+        disk.write_atomic(f"{path}/{LOG_START}", write_offset(start))
+    _sweep(disk, path, names, segments)
     return Opened(
         segments=segments,
         start=start,
         epochs=epochs.cut_start(Offset(start)),
         stored_epochs=stored_epochs,
         producers=producers,
+        noted=noted,
+        damage=damage,
+        recovery_point=recovery_point,
     )
+
+
+class _SegmentCheck:
+    """Compares segments with the inventory, and ends the log before the first that differs."""
+
+    def __init__(
+        self, segments: list[Segment], noted: Inventory | None, *, clean: bool, recovery_point: int
+    ) -> None:
+        self._segments = segments
+        self._noted = noted
+        self._complete = {} if noted is None else {each.base: each for each in noted.segments[:-1]}
+        self._clean = clean
+        self._recovery_point = recovery_point
+        self._problem: str | None = None
+        self._end = segments[-1].base
+        self.heads: dict[int, BatchHeader] = {}  # the first batch of each segment, by its base
+
+    def check_complete_segments(self) -> None:
+        """Check all segments but the last."""
+        for number, (segment, following) in enumerate(pairwise(self._segments)):
+            head = self._read_head(segment)
+            if isinstance(head, str):
+                self._problem = head
+                self._end_before(number, following.base)
+                return
+            self.heads[segment.base] = head
+            if not self._is_complete(segment, following.base):
+                self._problem = (
+                    f"{_name(segment)} ends at offset {segment.end}, not {following.base}"
+                )
+                self._end_before(number + 1, following.base)
+                return
+            segment.unload()
+
+    def check_last_head(self) -> bool:
+        """Whether the last segment begins as it should; set it aside if it begins otherwise."""
+        last = self._segments[-1]
+        if last.size == 0:
+            return True
+        head = self._read_head(last)
+        if isinstance(head, BatchHeader):
+            self.heads[last.base] = head
+            return True
+        if not self._is_noted(last.base):
+            return False
+        self._problem = head
+        self._end_before(len(self._segments) - 1, last.base)
+        return True
+
+    def _read_head(self, segment: Segment) -> BatchHeader | str:
+        """The first batch, or why the segment is not the one that was noted."""
+        head = segment.read_head()
+        if head is None:
+            return f"{_name(segment)} does not begin with a batch of its base offset"
+        noted = self._find_noted(segment.base)
+        if noted is not None and noted.first_crc not in (UNKNOWN, head.crc):
+            return f"{_name(segment)} begins with another batch than it did"
+        return head
+
+    def _is_complete(self, segment: Segment, next_base: int) -> bool:
+        noted = self._complete.get(segment.base)
+        is_as_noted = noted is not None and (noted.size, noted.end) == (segment.size, next_base)
+        if is_as_noted or (noted is None and segment.read_seal() and segment.end == next_base):
+            if self._clean or next_base <= self._recovery_point:
+                return True
+            check_from = self._recovery_point
+        else:
+            check_from = segment.base
+        segment.recover(_accept_every, check_from=check_from, expected_end=next_base)
+        if segment.end != next_base:
+            return False
+        with suppress(DiskError):  # then the next start reads the segment again
+            segment.seal(producers=UNKNOWN)
+        return True
+
+    def _end_before(self, number: int, end: int) -> None:
+        """Set aside the segments from `number` on. An empty one takes the place of the first."""
+        segments = self._segments
+        self._end = max(end, segments[-1].base)
+        for later in reversed(segments[number:]):
+            later.set_aside()
+        if number == 0:
+            segments[0].create_again()
+            number = 1
+        del segments[number:]
+
+    def find_damage(self, path: str) -> Damage | None:
+        """What is missing of all that was noted, and of what was set aside."""
+        noted, first, end = self._noted, self._segments[0].base, self._segments[-1].end
+        problem, up_to, keep_to = self._problem, self._end, None
+        if noted is not None and end < noted.end:
+            up_to = max(up_to, noted.end)
+            problem = problem or f"it ends at offset {end}; {noted.end} was noted"
+        if noted is not None and first > noted.start:
+            up_to, keep_to = max(up_to, end), noted.start
+            problem = problem or f"it begins at offset {first}; {noted.start} was noted"
+        if problem is None:
+            return None if noted is None else noted.damage
+        logger.error(
+            "%s: damaged: %s; kept offsets %d to %d. As a follower it fetches the rest from its "
+            "leader; what was removed is kept as *%s until the partition is deleted",
+            path,
+            problem,
+            first,
+            end,
+            DAMAGED,
+        )
+        if noted is not None and noted.damage is not None:
+            up_to = max(up_to, noted.damage.up_to)
+            known = [each for each in (keep_to, noted.damage.keep_to) if each is not None]
+            keep_to = min(known, default=None)
+        return Damage(reason=problem, up_to=up_to, keep_to=keep_to)
+
+    def _is_noted(self, base: int) -> bool:
+        noted = self._find_noted(base)
+        return noted is not None and noted.end > base
+
+    def _find_noted(self, base: int) -> NotedSegment | None:
+        noted = self._complete.get(base)
+        if noted is None and self._noted is not None and self._noted.segments:
+            last = self._noted.segments[-1]
+            noted = last if last.base == base else None
+        return noted
+
+
+def _name(segment: Segment) -> str:
+    return f"segment {segment.base}"
 
 
 def with_epoch(history: EpochHistory, epoch: int, start: int) -> EpochHistory | None:
@@ -104,17 +278,6 @@ def with_epoch(history: EpochHistory, epoch: int, start: int) -> EpochHistory | 
         if history.latest is not None and epoch <= history.latest:
             return history if epoch == history.latest else None
     return history.assign(LeaderEpoch(epoch), Offset(start))
-
-
-def epochs_of(segments: list[Segment]) -> EpochHistory:
-    """The epochs as the batches tell them: for a log whose checkpoint is lost."""
-    history = EpochHistory()
-    for segment in segments:
-        for found in segment.sound_batches():
-            history = (
-                with_epoch(history, found.header.leader_epoch, found.header.base_offset) or history
-            )
-    return history
 
 
 def producers_at(
@@ -132,8 +295,8 @@ def producers_at(
 def note_producers(
     producers: Producers, segment: Segment, *, now_ms: int, until: int | None = None
 ) -> None:
-    for found in segment.sound_batches(until=until):
-        producers.note(found.header, base_offset=found.header.base_offset, now_ms=now_ms)
+    for batch in segment.sound_batches(until=until):
+        producers.note(batch.header, base_offset=batch.header.base_offset, now_ms=now_ms)
 
 
 def _snapshot(disk: Disk, path: str, segments: list[Segment], number: int) -> Producers | None:
@@ -165,13 +328,21 @@ def _sealed_producers(disk: Disk, path: str, segments: list[Segment], now_ms: in
 
 
 def _find_segments(
-    files: FilePool, path: str, names: list[str], config: LogConfig, now_ms: int
+    files: FilePool,
+    path: str,
+    names: list[str],
+    config: LogConfig,
+    *,
+    now_ms: int,
+    base_if_empty: int,
 ) -> list[Segment]:
-    bases = [int(found[1]) for name in names if (found := _SEGMENT.fullmatch(name))]
+    bases = [int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name))]
     bases = [base for base in bases if base <= INT64_MAX]
     interval_bytes = config.index_interval_bytes
     if not bases:
-        return [Segment.create(files, path, 0, interval_bytes=interval_bytes, now_ms=now_ms)]
+        return [
+            Segment.create(files, path, base_if_empty, interval_bytes=interval_bytes, now_ms=now_ms)
+        ]
     segments = []
     for base, end in zip(bases, [*bases[1:], bases[-1]], strict=True):
         stem = file_stem(path, base)
@@ -181,36 +352,98 @@ def _find_segments(
     return segments
 
 
-def _drop_after_damage(segments: list[Segment]) -> None:
-    """End the log at the first segment that does not reach the next one."""
-    for number, (segment, following) in enumerate(pairwise(segments)):
-        if segment.read_seal() and segment.end == following.base:
-            continue
-        segment.recover(lambda _: True, check_from=segment.base)
-        if segment.end != following.base:
-            for later in reversed(segments[number + 1 :]):
-                later.remove()
-            del segments[number + 1 :]
-            return
-        segment.unload()
+@dataclass(frozen=True, slots=True)
+class _KnownEpochs:
+    """The epochs of the records below an offset."""
+
+    history: EpochHistory
+    up_to: int
 
 
-def _recover_last(
-    last: Segment, epochs: EpochHistory, producers: Producers, *, now_ms: int, check_from: int
-) -> EpochHistory:
-    history = epochs
+def _known_epochs(
+    stored: EpochHistory,
+    noted: Inventory | None,
+    heads: dict[int, BatchHeader],
+    *,
+    end: int,
+    clean: bool,
+) -> _KnownEpochs:
+    """How far the checkpoint of the epochs is believed. From there on the batch headers count.
 
-    def accept(header: BatchHeader) -> bool:
-        nonlocal history
-        longer = with_epoch(history, header.leader_epoch, header.base_offset)
+    It is believed as far as the inventory has its checksum. Without an inventory it is believed
+    after a clean stop, if it agrees with the first batch of every segment.
+    """
+    if noted is not None and noted.segments:
+        is_known = noted.epochs == epochs_checksum(stored, start=noted.start, end=noted.end)
+        up_to = noted.end if is_known else 0
+    else:
+        is_known = clean and all(
+            head.leader_epoch in (UNKNOWN, stored.epoch_at(Offset(base)))
+            for base, head in heads.items()
+        )
+        up_to = end if is_known else 0
+    return _KnownEpochs(stored.cut_end(Offset(up_to)), up_to)
+
+
+def _read_epochs_after(known: _KnownEpochs, segments: list[Segment], *, until: int) -> EpochHistory:
+    """The epochs of the records below `until`: those that are known, the rest from the batches."""
+    history = known.history.cut_end(Offset(until))
+    for segment in segments:
+        if segment.base < until and segment.end > known.up_to:
+            for batch in segment.sound_batches():
+                header = batch.header
+                if header.base_offset >= known.up_to:
+                    longer = with_epoch(history, header.leader_epoch, header.base_offset)
+                    history = longer or history
+    return history.cut_end(Offset(until))
+
+
+class _LastBatches:
+    """The epochs and producers that follow from the batches of the last segment."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        segments: list[Segment],
+        *,
+        epochs: EpochHistory,  # up to the segment
+        known: _KnownEpochs,
+        now_ms: int,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._segments = segments
+        self._epochs_before = epochs
+        self._known = known
+        self._now_ms = now_ms
+        self.epochs = epochs
+        self.producers = Producers()
+
+    def new_accept(self) -> Callable[[BatchHeader], bool]:
+        """Forget what was accepted, and accept from the beginning of the segment."""
+        self.epochs = self._epochs_before
+        self.producers = producers_at(
+            self._disk, self._path, self._segments, len(self._segments) - 1, now_ms=self._now_ms
+        )
+        return self._accept
+
+    def _accept(self, header: BatchHeader) -> bool:
+        known, offset = self._known, header.base_offset
+        if offset < known.up_to:
+            expected = known.history.epoch_at(Offset(offset))
+            if expected not in (None, header.leader_epoch):
+                return False
+        longer = with_epoch(self.epochs, header.leader_epoch, offset)
         if longer is None:
             return False
-        history = longer
-        producers.note(header, base_offset=header.base_offset, now_ms=now_ms)
+        self.epochs = longer
+        self.producers.note(header, base_offset=offset, now_ms=self._now_ms)
         return True
 
-    last.recover(accept, check_from=check_from)
-    return history
+
+def _accept_every() -> Callable[[BatchHeader], bool]:
+    return lambda _: True
 
 
 def _read_start(disk: Disk, path: str, names: list[str], first_base: int) -> int:
@@ -220,6 +453,16 @@ def _read_start(disk: Disk, path: str, names: list[str], first_base: int) -> int
         return max(first_base, read_offset(disk.read_all(f"{path}/{LOG_START}")))
     except CorruptFile:
         return first_base
+
+
+def _read_inventory(disk: Disk, path: str, names: list[str]) -> Inventory | None:
+    if INVENTORY not in names:
+        return None
+    try:
+        return read_inventory(disk.read_all(f"{path}/{INVENTORY}"))
+    except CorruptFile as error:
+        logger.warning("%s/%s is not used: %s", path, INVENTORY, error)
+        return None
 
 
 def _read_epochs(disk: Disk, path: str, names: list[str]) -> EpochHistory:
@@ -235,8 +478,8 @@ def _sweep(disk: Disk, path: str, names: list[str], segments: list[Segment]) -> 
     """Remove what an interrupted step left behind; files that are not ours stay."""
     bases = {segment.base for segment in segments}
     for name in names:
-        found = _LEFT_OVER.fullmatch(name)
+        match = _LEFT_OVER.fullmatch(name)
         # The last clean stop left a snapshot of the end, still true while nothing was appended.
         kept = bases | {segments[-1].end} if name.endswith(SNAPSHOT) else bases
-        if found and (found[2] or int(found[1]) not in kept):
+        if match and (match[2] or int(match[1]) not in kept):
             disk.remove(f"{path}/{name}")

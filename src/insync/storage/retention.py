@@ -1,4 +1,4 @@
-"""Which segments have to go: by age, by size, and because the log was told to start later."""
+"""Which segments have to go: by age, by size, and because the log starts later now."""
 
 from __future__ import annotations
 

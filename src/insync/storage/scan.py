@@ -19,13 +19,15 @@ PEEK = Struct(">qi11xi")  # base offset, length, last offset delta
 LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 
 
-class Found(NamedTuple):
+class ScannedBatch(NamedTuple):
     position: int  # in the file
     header: BatchHeader  # whose own position is that in `buffer`
     buffer: Buffer
 
 
-def walk(file: DiskFile, start: int, end: int, *, whole_from: int | None = None) -> Iterator[Found]:
+def walk(
+    file: DiskFile, start: int, end: int, *, whole_from: int | None = None
+) -> Iterator[ScannedBatch]:
     """Every batch that lies wholly between two positions; stops where none can be.
 
     From the offset `whole_from` on the buffer holds the whole batch, below it only the header.
@@ -50,5 +52,5 @@ def walk(file: DiskFile, start: int, end: int, *, whole_from: int | None = None)
             header = read_header(buffer)
             if header is None or header.end_position > len(buffer):
                 return
-        yield Found(position, header, buffer)
+        yield ScannedBatch(position, header, buffer)
         position += header.size

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from insync.storage.checkpoints import INT64_MAX
 from insync.storage.disk import Buffer, DiskFile
 from insync.storage.errors import CorruptFile, DiskError, LogFailed
 from insync.storage.files import FilePool
@@ -22,7 +23,7 @@ from insync.storage.index import (
     Summary,
     read_summary,
 )
-from insync.storage.scan import LENGTH_MIN, PEEK, Found, walk
+from insync.storage.scan import LENGTH_MIN, PEEK, WHOLE_WINDOW_BYTES, ScannedBatch, walk
 from insync.wire.batches import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -30,11 +31,14 @@ from insync.wire.batches import (
     BatchHeader,
     CorruptBatch,
     check,
+    read_header,
 )
 
 LOG: Final = ".log"
 OFFSETS: Final = ".index"
 TIMES: Final = ".timeindex"
+DAMAGED: Final = ".log.damaged"
+"""What was removed from a log because it was damaged. It is deleted with the partition."""
 
 UNKNOWN: Final = -1
 
@@ -54,6 +58,14 @@ class SegmentCut:
     max_timestamp_offset: int
 
 
+class SegmentMark(NamedTuple):
+    """What an append changes of a segment before the segment's end claims it."""
+
+    size: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+
+
 class Segment:
     """`base` is the offset of its first record, `end` that of the next segment's first."""
 
@@ -64,6 +76,7 @@ class Segment:
         "base",
         "created_ms",
         "end",
+        "first_crc",
         "has_news",
         "is_summarised",
         "max_timestamp_ms",
@@ -85,6 +98,7 @@ class Segment:
         self.size = size
         self.is_summarised = False
         self.has_news = True  # since its seal was written or read
+        self.first_crc = UNKNOWN  # the CRC of its first batch
         self.forget_summary()
 
     @classmethod
@@ -98,10 +112,17 @@ class Segment:
         segment.start_anew(now_ms)
         return segment
 
+    def create_again(self) -> None:
+        """Begin again with an empty file, after the old one was set aside."""
+        self._files.create(self.stem + LOG)
+        self.size, self.end = 0, self.base
+        self.start_anew(0)
+
     def start_anew(self, now_ms: int) -> None:
         """Know this segment to be empty."""
         self._index = SegmentIndex()
         self.forget_summary()
+        self.first_crc = UNKNOWN
         self.created_ms = now_ms
         self.is_summarised = True
 
@@ -115,35 +136,59 @@ class Segment:
     def file(self) -> DiskFile:
         return self._files.get(self.stem + LOG)
 
+    def open_apart(self) -> DiskFile:
+        """The log file for one long reading, which takes no place among the open files."""
+        return self._files.disk.open(self.stem + LOG)
+
     # Writing
 
-    def append(self, data: Buffer) -> None:
-        """Write batches at the end; a `DiskError` leaves the file as it was, `LogFailed` torn."""
+    def write(self, data: Buffer) -> None:
+        """Write batches after the end. No reader sees them until the caller moves `size` and `end`.
+
+        A `DiskError` leaves the file as it was, `LogFailed` torn.
+        """
         file = self.file
         if file.size != self.size:
             # A reader in another thread reopened the file while we were writing to it.
             self._files.forget(self.stem + LOG)
             file = self.file
-            assert file.size == self.size, "someone else writes to this log"
+            assert file.size == self.size, "another process writes to this log"
         try:
             file.append((data,))
         except DiskError:
-            self._take_back(file)
+            self.remove_written()
             raise
-        self.size += len(data)
-        self.has_news = True
 
-    def _take_back(self, file: DiskFile) -> None:
+    def remove_written(self) -> None:
+        """Remove what was written after the end, or raise `LogFailed`."""
         try:
-            file.truncate(self.size)
+            self.file.truncate(self.size)
         except DiskError as error:
             raise LogFailed(f"a torn append could not be removed: {error}") from error
 
+    def mark(self) -> SegmentMark:
+        return SegmentMark(self.size, self.max_timestamp_ms, self.max_timestamp_offset)
+
+    def roll_back(self, mark: SegmentMark) -> None:
+        """Remove what was written and indexed since `mark`; `end` has not claimed it yet."""
+        self.size, self.max_timestamp_ms, self.max_timestamp_offset = mark
+        self.index.cut(self.end - self.base)
+        self.remove_written()
+
     def note(self, index: SegmentIndex, offset: int, position: int, max_timestamp_ms: int) -> None:
-        """Index one batch that lies at `position`."""
-        if position - index.last_position >= self._interval_bytes:
+        """Index one batch that lies at `position`.
+
+        Beyond 2^31-1 offsets or bytes, as only earlier versions wrote, a segment has no entries:
+        a batch there is located by reading on from the last one.
+        """
+        relative = offset - self.base
+        if (
+            position - index.last_position >= self._interval_bytes
+            and relative <= INT32_MAX
+            and position <= INT32_MAX
+        ):
             index.add(
-                offset - self.base,
+                relative,
                 position,
                 max_ms=self.max_timestamp_ms,
                 max_offset=self.max_timestamp_offset - self.base,
@@ -182,20 +227,26 @@ class Segment:
         position, end = self.locate_now(offset)
         known_position, (largest_ms, largest_offset) = index.before(end - self.base)
         largest_offset += self.base
-        for found in walk(self.file, known_position, position):
-            if found.header.max_timestamp_ms > largest_ms:
-                largest_ms = found.header.max_timestamp_ms
-                largest_offset = found.header.base_offset
+        expected = self.base
+        for batch in walk(self.file, known_position, position):
+            expected = batch.header.next_offset
+            if batch.header.max_timestamp_ms > largest_ms:
+                largest_ms = batch.header.max_timestamp_ms
+                largest_offset = batch.header.base_offset
+        if end != expected:  # no CRC covers a base offset: the log must not end at a wrong one
+            raise self._broken()
         return SegmentCut(index, position, end, largest_ms, largest_offset)
 
     def cut(self, cut: SegmentCut) -> None:
-        """Remove what was found to go, reading nothing."""
+        """Apply a cut that was computed before, reading nothing."""
         self._files.forget_loaded(self)
         self._index = cut.index
         for suffix in (OFFSETS, TIMES):
             self._files.disk.remove(self.stem + suffix)
         self.file.truncate(cut.position)
         self.size, self.end, self.has_news = cut.position, cut.end, True
+        if self.size == 0:
+            self.first_crc = UNKNOWN
         cut.index.cut(cut.end - self.base)
         self.max_timestamp_ms = cut.max_timestamp_ms
         self.max_timestamp_offset = cut.max_timestamp_offset
@@ -204,12 +255,22 @@ class Segment:
         self._files.flush(self.stem + LOG)
 
     def remove(self) -> None:
-        self.let_go()
+        self.release()
         # The log goes first: indexes without one are swept up when the log is next opened.
         for suffix in (LOG, OFFSETS, TIMES):
             self._files.disk.remove(self.stem + suffix)
 
-    def let_go(self) -> None:
+    def set_aside(self) -> None:
+        """Take the files out of use; the log file stays, under another name, for the operator."""
+        self.release()
+        if self.size:
+            self._files.disk.rename(self.stem + LOG, self.stem + DAMAGED)
+        else:
+            self._files.disk.remove(self.stem + LOG)
+        for suffix in (OFFSETS, TIMES):
+            self._files.disk.remove(self.stem + suffix)
+
+    def release(self) -> None:
         self._files.forget(self.stem + LOG)
         self._files.forget_loaded(self)
 
@@ -267,53 +328,93 @@ class Segment:
             pass
         index = SegmentIndex()
         self.forget_summary()
-        for found in self.sound_batches():
-            self._note_found(index, found)
+        for batch in self.sound_batches():
+            self._index_batch(index, batch)
         self.is_summarised = True
         return index
 
-    def recover(self, accept: Callable[[BatchHeader], bool], *, check_from: int) -> None:
-        """Build everything anew from the log, and cut it at the first batch not right or taken."""
-        index = self._index = SegmentIndex()
-        self.forget_summary()
-        self.end, position = self.base, 0
-        for found in self.sound_batches(check_from=check_from):
-            if not accept(found.header):
-                break
-            self._note_found(index, found)
-            self.end = found.header.next_offset
-            position = found.position + found.header.size
-        self.is_summarised = True
-        if position != self.size:
-            self.file.truncate(position)
-            self.size = position
+    def read_head(self) -> BatchHeader | None:
+        """The header of the first batch; None if there is none with this segment's base offset.
 
-    def _note_found(self, index: SegmentIndex, found: Found) -> None:
-        if found.position == 0:
-            self.created_ms = found.header.max_timestamp_ms
-        self.note(index, found.header.base_offset, found.position, found.header.max_timestamp_ms)
+        The file is not held open: a start reads one header of every segment.
+        """
+        data = self.open_apart().read(0, HEADER_BYTES)
+        header = read_header(data)
+        if header is None or header.base_offset != self.base or header.magic != MAGIC:
+            return None
+        self.first_crc = header.crc
+        return header
+
+    def recover(
+        self,
+        new_accept: Callable[[], Callable[[BatchHeader], bool]],
+        *,
+        check_from: int,
+        expected_end: int,
+    ) -> None:
+        """Rebuild everything from the log; cut it at the first batch that is corrupt or refused.
+
+        CRCs are checked from `check_from` on. If the segment then ends before `expected_end` it is
+        damaged, and damage seldom keeps to one batch: it is read again, with every CRC checked and
+        a new `accept`. What is cut off is copied aside first.
+        """
+        size = self._scan(new_accept(), check_from=check_from)
+        if self.end < expected_end and check_from > self.base:
+            size = self._scan(new_accept(), check_from=self.base)
+        if size != self.size:
+            if self.end < expected_end:
+                self._copy_aside(size)
+            self.file.truncate(size)
+            self.size = size
+
+    def _scan(self, accept: Callable[[BatchHeader], bool], *, check_from: int) -> int:
+        """Rebuild everything from the log; return the size of the batches that were accepted."""
+        index = self._index = SegmentIndex()
+        self.first_crc = UNKNOWN
+        self.forget_summary()
+        self.end, size = self.base, 0
+        for batch in self.sound_batches(check_from=check_from):
+            if not accept(batch.header):
+                break
+            self._index_batch(index, batch)
+            self.end = batch.header.next_offset
+            size = batch.position + batch.header.size
+        self.is_summarised = self.has_news = True
+        return size
+
+    def _copy_aside(self, position: int) -> None:
+        aside = self._files.disk.create(self.stem + DAMAGED)
+        while data := self.file.read(position, WHOLE_WINDOW_BYTES):
+            aside.append((data,))
+            position += len(data)
+
+    def _index_batch(self, index: SegmentIndex, batch: ScannedBatch) -> None:
+        if batch.position == 0:
+            self.first_crc = batch.header.crc
+            self.created_ms = batch.header.max_timestamp_ms
+        self.note(index, batch.header.base_offset, batch.position, batch.header.max_timestamp_ms)
 
     def sound_batches(
         self, *, check_from: int | None = None, until: int | None = None
-    ) -> Iterator[Found]:
+    ) -> Iterator[ScannedBatch]:
         """The batches up to the first that cannot be right, or to a position; CRCs only from an
         offset on.
         """
         expected, stop = self.base, self.size if until is None else until
-        for found in walk(self.file, 0, stop, whole_from=check_from):
-            header = found.header
+        for batch in walk(self.file, 0, stop, whole_from=check_from):
+            header = batch.header
             # Neither offset nor epoch is under the CRC. Until logs are compacted, offsets leave
             # no gaps, so one that does is damage as surely as one that goes back.
             if header.base_offset != expected or header.magic != MAGIC:
                 return
-            if header.last_offset_delta < 0 or header.last_offset - self.base > INT32_MAX:
+            if header.last_offset_delta < 0 or header.next_offset > INT64_MAX:
                 return
             if check_from is not None and header.base_offset >= check_from:
                 try:
-                    check(found.buffer, header)
+                    check(batch.buffer, header)
                 except CorruptBatch:
                     return
-            yield found
+            yield batch
             expected = header.next_offset
 
     # Reading
@@ -333,6 +434,8 @@ class Segment:
             while within + PEEK.size <= len(chunk):
                 base, length, last_delta = PEEK.unpack_from(chunk, within)
                 if offset <= base + last_delta:
+                    if base > offset:
+                        raise self._broken()
                     return position + within, base
                 if length < LENGTH_MIN:
                     raise self._broken()
@@ -344,9 +447,9 @@ class Segment:
             position += within
 
     def locate_now(self, offset: int) -> tuple[int, int]:
-        found = self.locate(offset, nowait=False)
-        assert found is not None, "a blocking read cannot answer that it would block"
-        return found
+        location = self.locate(offset, nowait=False)
+        assert location is not None, "a blocking read cannot answer that it would block"
+        return location
 
     def read(
         self, position: int, max_bytes: int, *, up_to: int, min_one_batch: bool, nowait: bool
@@ -365,7 +468,7 @@ class Segment:
         if data is None:
             return None
         if nowait and up_to >= self.end and len(data) == self.size - position:
-            return data, self.end  # all there is: no need to look inside (nobody appends meanwhile)
+            return data, self.end  # all there is: no need to look inside (no append runs meanwhile)
         size, next_offset = self._whole_batches(data, position, up_to)
         if size:
             return (data if size == len(data) else memoryview(data)[:size]), next_offset

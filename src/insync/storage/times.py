@@ -1,7 +1,7 @@
-"""The times of a batch's records: the one place where a broker looks inside a batch.
+"""The times of a batch's records: only here does a broker read the records of a batch.
 
-Records that cannot be read, or that are too many to look at, are still found as a whole: the first
-of them stands for all. A consumer that begins there reads a few older ones, and misses none.
+Records that cannot be read, or that are too many to read, count as one: the first of them stands
+for all. A consumer that begins there reads a few older ones, and misses none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def first_record_from(
         for offset, time_ms in _times(batch, header):
             if time_ms >= timestamp_ms and offset >= start:
                 return offset, time_ms
-    except CorruptBatch:  # a producer may send any bytes under a true CRC: nobody opened them yet
+    except CorruptBatch:  # a producer may send any bytes under a true CRC
         return as_a_whole
     return None
 

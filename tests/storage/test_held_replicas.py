@@ -1,0 +1,146 @@
+"""What a data directory notes of its replicas, and what it takes for damage at the next start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from insync.storage.directory import LogDirectory
+from insync.storage.errors import CorruptFile, DiskError
+from insync.storage.held_replicas import HELD_REPLICAS, HeldReplica, read_held, write_held
+from insync.storage.memory_disk import MemoryDisk
+from insync.wire import batches
+
+KEY = ("t", 0)
+OURS, OTHER = UUID(int=1, version=4), UUID(int=2, version=4)
+NOTES = f"/logs/{HELD_REPLICAS}"
+
+
+def opened(disk: MemoryDisk) -> LogDirectory:
+    return LogDirectory.open(disk, "/logs", cluster_id="c", broker_id=1, lock=False, now_ms=0)
+
+
+def directory_with(records: int, *, high_watermark: int) -> tuple[MemoryDisk, LogDirectory]:
+    disk = MemoryDisk()
+    directory = opened(disk)
+    log = directory.create(*KEY, topic_id=OURS, now_ms=0)
+    for _ in range(records):
+        data = bytearray(batches.build([(None, b"x")], timestamp_ms=1))
+        log.append_leader(data, list(batches.whole_batches(data)), epoch=0, now_ms=0)
+    directory.note_held(lambda _: high_watermark)
+    return disk, directory
+
+
+def test_the_file_says_what_was_noted() -> None:
+    held = {("b", 10): HeldReplica(OURS, 7), ("a.b_c-d", 0): HeldReplica(OTHER, 2**63 - 1)}
+    assert read_held(write_held(held)) == held
+    assert read_held(write_held({})) == {}
+
+
+@pytest.mark.parametrize(
+    "garble",
+    [
+        lambda _: b"",
+        lambda data: data[:-1],
+        lambda data: data.replace(b"0 ", b"1 "),
+        lambda data: b"1" + data[1:],
+        lambda _: b"\xff" * 40,
+    ],
+)
+def test_a_garbled_file_is_not_believed(garble: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(CorruptFile):
+        read_held(garble(write_held({KEY: HeldReplica(OURS, 7)})))
+    disk, _ = directory_with(3, high_watermark=3)
+    disk.write_atomic(NOTES, garble(disk.read_all(NOTES)))
+    disk.remove_tree("/logs/t-0")
+    assert opened(disk).damaged == {}
+
+
+def test_a_log_that_is_as_noted_is_whole() -> None:
+    disk, _ = directory_with(3, high_watermark=3)
+    again = opened(disk)
+    assert again.damaged == {}
+    assert again.held == {KEY: HeldReplica(OURS, 3)}
+
+
+def test_a_log_that_is_missing_or_short_is_damaged_until_that_is_ended() -> None:
+    disk, _ = directory_with(3, high_watermark=3)
+    disk.remove_tree("/logs/t-0")
+    again = directory_with(0, high_watermark=0)[1]
+    for _ in range(2):
+        again = opened(disk)
+        assert list(again.damaged) == [KEY]
+        again.create(*KEY, topic_id=OURS, now_ms=0)
+        again.note_held(lambda _: 0)
+        assert again.held[KEY].high_watermark == 3, "the note of a damaged log stays"
+    again.end_damage(KEY)
+    assert opened(disk).damaged == {}
+
+
+def test_an_end_of_damage_that_cannot_be_written_is_none() -> None:
+    disk, _ = directory_with(3, high_watermark=3)
+    disk.remove_tree("/logs/t-0")
+    again = opened(disk)
+    again.create(*KEY, topic_id=OURS, now_ms=0)
+    disk.is_full = True
+    with pytest.raises(DiskError):
+        again.end_damage(KEY)
+    assert KEY in again.damaged
+
+
+def test_another_topic_of_that_name_is_not_damaged() -> None:
+    disk, _ = directory_with(3, high_watermark=3)
+    disk.remove_tree("/logs/t-0")
+    again = opened(disk)
+    again.create(*KEY, topic_id=OTHER, now_ms=0)
+    assert again.damaged == {}
+    again.note_held()
+    assert again.held == {KEY: HeldReplica(OTHER, 0)}
+
+
+def test_a_deleted_log_is_forgotten() -> None:
+    disk, directory = directory_with(3, high_watermark=3)
+    directory.delete(*KEY)
+    directory.note_held()
+    assert opened(disk).held == {}
+
+
+def test_the_watermark_is_lowered_durably_before_a_cut() -> None:
+    disk, directory = directory_with(3, high_watermark=3)
+    seen = []
+    log = directory.logs[KEY]
+    removing = disk.remove
+
+    def remove(path: str) -> None:
+        seen.append(read_held(disk.read_all(NOTES))[KEY].high_watermark)
+        removing(path)
+
+    disk.remove = remove  # type: ignore[method-assign]
+    log.truncate_fully(1)
+    assert set(seen) == {1}
+    directory.note_held(lambda _: 3)
+    assert directory.held[KEY].high_watermark == 1, "never beyond the log"
+
+
+def test_a_cut_waits_for_its_note() -> None:
+    disk, directory = directory_with(3, high_watermark=3)
+    log = directory.logs[KEY]
+    disk.fails_flushes = True
+    with pytest.raises(DiskError):
+        log.truncate_to(1)
+    assert (log.end, log.has_failed) == (3, False)
+    disk.fails_flushes = False
+    assert log.truncate_to(1) == 1
+
+
+def test_damage_found_while_the_log_is_used_fails_it() -> None:
+    _, directory = directory_with(3, high_watermark=3)
+    failures: list[tuple[str, int]] = []
+    directory.on_failure = failures.append
+    directory.mark_damaged(KEY, "a batch is garbled")
+    directory.mark_damaged(KEY, "another is too")
+    assert directory.damaged == {KEY: "a batch is garbled"}
+    assert directory.logs[KEY].failure == "a batch is garbled"
+    assert failures == [KEY]
