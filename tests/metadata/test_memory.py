@@ -4,11 +4,11 @@ import asyncio
 from random import Random
 
 import pytest
-from store_worlds import hear, until
 
 from insync.metadata.errors import Conflict, Unavailable
 from insync.metadata.memory import MemoryStore, MemoryTree
 from insync.metadata.store import Create, Write
+from support.metadata.store_kinds import record_notifications, until
 
 TIMEOUT_MS = 9_000
 
@@ -26,28 +26,28 @@ async def opened(tree: MemoryTree, clock: Clock) -> MemoryStore:
     return store
 
 
-def test_a_paused_handle_hears_nothing_and_its_commits_wait() -> None:
-    async def life() -> None:
+def test_a_paused_store_gets_no_notifications_and_its_commits_wait() -> None:
+    async def scenario() -> None:
         tree, clock = MemoryTree(), Clock()
         one, two = await opened(tree, clock), await opened(tree, clock)
-        heard = hear(one)
+        received = record_notifications(one)
         one.pause()
         waiting = asyncio.ensure_future(one.commit(Create("/by-one", b"")))
         for number in range(3):
             await two.commit(Create(f"/{number}", b""))
         await asyncio.sleep(0)
-        assert (heard, one.revision, waiting.done()) == ([], 0, False)
+        assert (received, one.revision, waiting.done()) == ([], 0, False)
         one.resume()
         assert await waiting == 4
-        assert [[change.path for change in changes] for _, changes in heard] == [
+        assert [[change.path for change in changes] for _, changes in received] == [
             ["/0"], ["/1"], ["/2"], ["/by-one"],
         ]  # fmt: skip
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_a_handle_that_is_cut_off_is_refused_until_it_is_resumed() -> None:
-    async def life() -> None:
+def test_commits_of_a_store_that_is_cut_off_are_refused_until_it_resumes() -> None:
+    async def scenario() -> None:
         tree, clock = MemoryTree(), Clock()
         one, two = await opened(tree, clock), await opened(tree, clock)
         one.cut_off()
@@ -61,33 +61,33 @@ def test_a_handle_that_is_cut_off_is_refused_until_it_is_resumed() -> None:
         assert one.get("/a") is not None
         await one.commit(Write("/a", b"", 0))
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("away_ms", "lives"), [(TIMEOUT_MS, True), (TIMEOUT_MS + 1, False)])
-def test_who_was_out_of_touch_for_longer_than_the_timeout_has_lost_its_session(
-    away_ms: int, *, lives: bool
+@pytest.mark.parametrize(("away_ms", "stays"), [(TIMEOUT_MS, True), (TIMEOUT_MS + 1, False)])
+def test_a_store_disconnected_for_longer_than_the_timeout_lost_its_session(
+    away_ms: int, *, stays: bool
 ) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         tree, clock = MemoryTree(), Clock()
         one, two = await opened(tree, clock), await opened(tree, clock)
         await one.open_session("one")
-        clock.now_ms = 50_000  # in touch all the while
+        clock.now_ms = 50_000  # connected until now
         assert one.is_alive(clock.now_ms)
         one.pause()
-        assert one.is_alive(50_000 + away_ms) == lives
+        assert one.is_alive(50_000 + away_ms) == stays
         clock.now_ms += away_ms
         one.resume()
-        # For good: being in touch again does not bring it back.
-        assert one.is_alive(clock.now_ms) == lives
-        assert one.session_lost.is_set() != lives
-        await until(lambda: len(two.children("/sessions")) == lives)
+        # For good: a new connection does not bring it back.
+        assert one.is_alive(clock.now_ms) == stays
+        assert one.session_lost.is_set() != stays
+        await until(lambda: len(two.children("/sessions")) == stays)
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_a_session_ended_while_its_owner_was_away_is_found_lost_on_return() -> None:
-    async def life() -> None:
+def test_a_session_ended_while_its_owner_was_paused_is_lost_when_it_resumes() -> None:
+    async def scenario() -> None:
         tree, clock = MemoryTree(), Clock()
         one = await opened(tree, clock)
         incarnation = await one.open_session("one")
@@ -99,17 +99,17 @@ def test_a_session_ended_while_its_owner_was_away_is_found_lost_on_return() -> N
         one.resume()
         assert not one.is_alive(1)
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def life_of(seed: int) -> list[tuple[int, object]]:
-    """Three handles with random delays, as one of them heard it."""
+def steps_of_run(seed: int) -> list[tuple[int, object]]:
+    """The steps of three stores with random delays, as one of them received them."""
     rng = Random(seed)  # noqa: S311 - a seed, not a secret
 
-    async def life() -> list[tuple[int, object]]:
+    async def scenario() -> list[tuple[int, object]]:
         tree = MemoryTree(delay_ms=lambda: rng.randrange(4))
         stores = [await opened(tree, Clock()) for _ in range(3)]
-        heard = [hear(store) for store in stores]
+        received = [record_notifications(store) for store in stores]
 
         async def write(store: MemoryStore, name: int) -> None:
             for _ in range(5):
@@ -123,12 +123,12 @@ def life_of(seed: int) -> list[tuple[int, object]]:
 
         await asyncio.gather(*(write(store, name) for name, store in enumerate(stores)))
         await until(lambda: all(store.revision == tree.revision for store in stores))
-        assert heard[0] == heard[1] == heard[2]
-        return list(heard[0])
+        assert received[0] == received[1] == received[2]
+        return list(received[0])
 
-    return asyncio.run(life())
+    return asyncio.run(scenario())
 
 
-def test_delayed_notices_still_come_in_order() -> None:
+def test_delayed_notifications_come_in_order() -> None:
     for seed in range(5):
-        assert len(life_of(seed)) >= 5
+        assert len(steps_of_run(seed)) >= 5

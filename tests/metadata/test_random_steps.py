@@ -1,4 +1,4 @@
-"""Any steps from any handles are one history: a plain dict that follows it agrees with all."""
+"""Random steps of several stores are one history: a dict that applies it agrees with all."""
 
 import asyncio
 import tempfile
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_worlds import WORLDS, World, hear, play, until
 
 from insync.metadata.errors import Conflict
 from insync.metadata.store import (
@@ -23,6 +22,7 @@ from insync.metadata.store import (
     Operation,
     Write,
 )
+from support.metadata.store_kinds import WORLDS, World, play, record_notifications, until
 
 PATHS = ("/a", "/a/b", "/a-b", "/c")
 # A version that is sometimes right: the tree is small and steps are few.
@@ -32,7 +32,7 @@ Model = dict[str, Entry]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Steps begun at the same moment, one by each of several handles."""
+    """Steps begun at the same moment, one by each of several stores."""
 
     steps: tuple[tuple[Operation, ...], ...]
     in_turn: bool
@@ -98,8 +98,8 @@ async def make(
 
 @pytest.mark.property
 @pytest.mark.parametrize("kind", sorted(WORLDS))
-def test_all_handles_agree_with_a_dict_and_hear_every_change_once(kind: str) -> None:
-    # Three real handles cost twenty times what three in memory do.
+def test_all_stores_agree_with_a_dict_and_get_every_change_once(kind: str) -> None:
+    # Three SQLite stores cost twenty times what three in memory do.
     @settings(max_examples=settings().max_examples // (1 if kind == "memory" else 4))
     @given(rounds=st.lists(ROUNDS, max_size=6))
     def search(rounds: list[Round]) -> None:
@@ -111,7 +111,7 @@ def test_all_handles_agree_with_a_dict_and_hear_every_change_once(kind: str) -> 
 
 async def agree(world: World, rounds: list[Round]) -> None:
     stores = [await world.open() for _ in range(3)]
-    heard = [hear(store) for store in stores]
+    received = [record_notifications(store) for store in stores]
     model: Model = {}
     expected: list[tuple[int, list[Change]]] = []
     newest = 0
@@ -124,12 +124,12 @@ async def agree(world: World, rounds: list[Round]) -> None:
             assert changes is not None, f"{step} should have been refused"
             if changes:
                 expected.append((revision, changes))
-        if not made:  # the tree stood still, so each was refused for what the model says too
+        if not made:  # the tree did not change, so the model must refuse each as well
             for step in this.steps:
                 assert follow(dict(model), step) is None, f"{step} should have been made"
     await until(lambda: all(store.revision == newest for store in stores), deadline_s=2)
     late = await world.open()  # reads the tree itself, not its changes
     assert dict(late.snapshot()) == model
-    for store, told in zip(stores, heard, strict=True):
+    for store, notified in zip(stores, received, strict=True):
         assert dict(store.snapshot()) == model
-        assert told == expected
+        assert notified == expected

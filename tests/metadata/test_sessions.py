@@ -1,4 +1,4 @@
-"""Whose silence counts, and the files that tell of death."""
+"""Session files and heartbeats: when a session ends."""
 
 import os
 import threading
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from insync.metadata import sessions
 from insync.metadata.sessions import (
-    Keeper,
     SessionFile,
+    SessionMonitor,
     Silence,
     read_counter,
     sweep,
@@ -36,7 +36,7 @@ def test_time_between_checks_with_the_same_counter_is_silence() -> None:
     assert silence_after((500, 0), (1100, 0), (2100, 0)) == 2100
 
 
-def test_a_beat_ends_the_silence() -> None:
+def test_a_heartbeat_ends_the_silence() -> None:
     assert silence_after((500, 0), (1000, 1)) == 0
     assert silence_after((500, 0), (1000, 1), (1400, 1)) == 400
 
@@ -49,7 +49,9 @@ def test_a_gap_of_more_than_two_intervals_is_the_observers_own_stall() -> None:
 
 @pytest.mark.property
 @given(gaps=st.lists(st.tuples(st.integers(0, 3_000), st.booleans()), max_size=40))
-def test_silence_is_the_sum_of_short_gaps_since_the_last_beat(gaps: list[tuple[int, bool]]) -> None:
+def test_silence_is_the_sum_of_short_gaps_since_the_last_heartbeat(
+    gaps: list[tuple[int, bool]],
+) -> None:
     seen, now_ms, counter, expected = Silence(counter=0, checked_at_ms=0), 0, 0, 0
     for gap_ms, beats in gaps:
         now_ms, counter = now_ms + gap_ms, counter + beats
@@ -58,9 +60,9 @@ def test_silence_is_the_sum_of_short_gaps_since_the_last_beat(gaps: list[tuple[i
         assert seen.unchanged_ms == expected
 
 
-def test_who_waits_for_a_release_wakes_when_the_file_is_let_go(tmp_path: Path) -> None:
+def test_waiting_for_a_release_ends_when_the_file_is_released(tmp_path: Path) -> None:
     file = SessionFile(tmp_path / "1-one")
-    file.beat(7)
+    file.write_heartbeat(7)
     assert read_counter(file.path) == 7
     waiter = threading.Thread(target=wait_for_release, args=(file.path,), daemon=True)
     waiter.start()
@@ -96,33 +98,33 @@ def test_a_session_file_is_closed_on_exec_and_in_forked_children(tmp_path: Path)
     waiter = threading.Thread(target=wait_for_release, args=(file.path,), daemon=True)
     waiter.start()
     waiter.join(0.05)
-    assert waiter.is_alive(), "the child's end let the parent's lock go"
+    assert waiter.is_alive(), "the end of the child released the parent's lock"
     file.release()
     waiter.join(DEADLINE_S)
 
 
-def test_a_sweep_takes_what_neither_lives_nor_is_locked(tmp_path: Path) -> None:
+def test_a_sweep_deletes_files_that_are_neither_live_nor_locked(tmp_path: Path) -> None:
     opening = SessionFile(tmp_path / "3-opening")
     (tmp_path / "1-dead").write_bytes(bytes(8))
-    (tmp_path / "2-living").write_bytes(bytes(8))
-    (tmp_path / "somebody-elses").write_bytes(b"")
-    sweep(tmp_path, living={2}.__contains__)
+    (tmp_path / "2-live").write_bytes(bytes(8))
+    (tmp_path / "other-file").write_bytes(b"")
+    sweep(tmp_path, is_live={2}.__contains__)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "2-living",
+        "2-live",
         "3-opening",
-        "somebody-elses",
+        "other-file",
     ]
     opening.release()
 
 
-class Watch:
-    """A keeper that is stepped by hand, on a clock of the test's."""
+class SteppedMonitor:
+    """A session monitor without its thread, on a clock of the test."""
 
     def __init__(self, *, timeout_ms: int = TIMEOUT_MS) -> None:
         self.now_ms = 0
         self.ended: list[tuple[int, str]] = []
         self.expired = 0
-        self.keeper = Keeper(
+        self.monitor = SessionMonitor(
             clock_ms=lambda: self.now_ms,
             interval_ms=INTERVAL_MS,
             timeout_ms=timeout_ms,
@@ -134,79 +136,79 @@ class Watch:
         self.expired += 1
 
     def turn(self) -> None:
-        self.keeper.pulse()
-        self.keeper.check()
+        self.monitor.on_heartbeat_timer()
+        self.monitor.check()
 
     def check_until(self, end_ms: int, *, step_ms: int = INTERVAL_MS) -> None:
         while self.now_ms < end_ms:
             self.now_ms += step_ms
-            self.keeper.check()
+            self.monitor.check()
 
 
-def test_a_session_ends_when_its_counter_stood_still_for_the_timeout(tmp_path: Path) -> None:
+def test_a_session_ends_when_its_counter_did_not_change_for_the_timeout(tmp_path: Path) -> None:
     owner = SessionFile(tmp_path / "1-one")
-    watch = Watch()
-    watch.keeper.watch(1, owner.path)
-    watch.keeper.check()
-    watch.check_until(4_000)
-    owner.beat(1)
-    watch.check_until(4_500 + TIMEOUT_MS)
-    assert watch.ended == []
-    watch.check_until(4_500 + TIMEOUT_MS + 1, step_ms=1)
-    assert watch.ended == [(1, "its heartbeat stood still")]
-    watch.check_until(watch.now_ms + 2_000)
-    assert len(watch.ended) == 1  # until the answer is there
-    watch.keeper.ended(1)
-    watch.check_until(watch.now_ms + INTERVAL_MS)
-    assert len(watch.ended) == 2  # it failed, so again
-    watch.keeper.forget(1)
-    watch.keeper.ended(1)
-    watch.check_until(watch.now_ms + 2_000)
-    assert len(watch.ended) == 2
+    stepped = SteppedMonitor()
+    stepped.monitor.watch(1, owner.path)
+    stepped.monitor.check()
+    stepped.check_until(4_000)
+    owner.write_heartbeat(1)
+    stepped.check_until(4_500 + TIMEOUT_MS)
+    assert stepped.ended == []
+    stepped.check_until(4_500 + TIMEOUT_MS + 1, step_ms=1)
+    assert stepped.ended == [(1, "its heartbeat stopped")]
+    stepped.check_until(stepped.now_ms + 2_000)
+    assert len(stepped.ended) == 1  # until the attempt is done
+    stepped.monitor.on_end_attempted(1)
+    stepped.check_until(stepped.now_ms + INTERVAL_MS)
+    assert len(stepped.ended) == 2  # it failed, so there is another
+    stepped.monitor.forget(1)
+    stepped.monitor.on_end_attempted(1)
+    stepped.check_until(stepped.now_ms + 2_000)
+    assert len(stepped.ended) == 2
     owner.release()
 
 
 def test_a_missing_file_is_a_dead_session(tmp_path: Path) -> None:
-    watch = Watch()
-    watch.keeper.watch(1, tmp_path / "1-one")
-    watch.keeper.check()
-    assert watch.ended == [(1, "its process is gone")]
+    stepped = SteppedMonitor()
+    stepped.monitor.watch(1, tmp_path / "1-one")
+    stepped.monitor.check()
+    assert stepped.ended == [(1, "its process died")]
 
 
-def test_the_owner_beats_once_for_each_turn_of_its_loop(tmp_path: Path) -> None:
-    watch, file = Watch(), SessionFile(tmp_path / "1-one")
-    watch.keeper.own(file, at_ms=0)
+def test_the_owner_writes_one_heartbeat_for_each_run_of_its_timer(tmp_path: Path) -> None:
+    stepped, file = SteppedMonitor(), SessionFile(tmp_path / "1-one")
+    stepped.monitor.start_heartbeat(file, at_ms=0)
     for turn in (1, 2, 3):
-        watch.now_ms += INTERVAL_MS
-        watch.keeper.pulse()
-        watch.keeper.check()
+        stepped.now_ms += INTERVAL_MS
+        stepped.monitor.on_heartbeat_timer()
+        stepped.monitor.check()
         assert read_counter(file.path) == turn
-    watch.check_until(5_000)  # the loop hangs
+    stepped.check_until(5_000)  # the loop hangs
     assert read_counter(file.path) == 3
-    assert watch.keeper.silent_for_ms(5_000) == 3_500
+    assert stepped.monitor.silent_for_ms(5_000) == 3_500
     file.release()
 
 
-def test_the_owner_gives_up_instead_of_beating_after_the_timeout(tmp_path: Path) -> None:
-    watch, file = Watch(), SessionFile(tmp_path / "1-one")
-    watch.keeper.own(file, at_ms=0)
-    watch.now_ms = TIMEOUT_MS
-    watch.keeper.pulse()
-    watch.keeper.check()
-    assert (watch.expired, read_counter(file.path)) == (0, 1)
-    watch.now_ms += TIMEOUT_MS + 1
-    watch.keeper.pulse()
-    watch.keeper.check()
-    assert (watch.expired, read_counter(file.path)) == (1, 1)
-    assert watch.keeper.silent_for_ms(watch.now_ms) == TIMEOUT_MS + 1
-    watch.keeper.disown()
-    watch.keeper.check()
+def test_the_owner_gives_its_session_up_after_the_timeout(tmp_path: Path) -> None:
+    stepped, file = SteppedMonitor(), SessionFile(tmp_path / "1-one")
+    stepped.monitor.start_heartbeat(file, at_ms=0)
+    stepped.now_ms = TIMEOUT_MS
+    stepped.monitor.on_heartbeat_timer()
+    stepped.monitor.check()
+    assert (stepped.expired, read_counter(file.path)) == (0, 1)
+    stepped.now_ms += TIMEOUT_MS + 1
+    stepped.monitor.on_heartbeat_timer()
+    stepped.monitor.check()
+    assert (stepped.expired, read_counter(file.path)) == (1, 1)
+    assert stepped.monitor.silent_for_ms(stepped.now_ms) == TIMEOUT_MS + 1
+    stepped.monitor.stop_heartbeat()
+    stepped.monitor.check()
     assert not file.path.exists()
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Some turns of both, a gap apart, in which either runs or is stopped."""
+    """Some turns of owner and observer, a gap apart; each runs or is stopped."""
 
     turns: int
     gap_ms: int
@@ -227,14 +229,14 @@ PHASES = st.builds(
 
 @pytest.mark.property
 @given(phases=st.lists(PHASES, min_size=3, max_size=12))
-def test_whoever_may_still_act_has_not_been_ended(
+def test_an_owner_that_may_still_act_has_not_been_ended(
     tmp_path_factory: pytest.TempPathFactory, phases: list[Phase]
 ) -> None:
     timeout_ms = 1_500  # short, so that a few turns pass it
-    owner, observer = Watch(timeout_ms=timeout_ms), Watch(timeout_ms=timeout_ms)
+    owner, observer = SteppedMonitor(timeout_ms=timeout_ms), SteppedMonitor(timeout_ms=timeout_ms)
     file = SessionFile(tmp_path_factory.mktemp("sessions") / "1-one")
-    owner.keeper.own(file, at_ms=0)
-    observer.keeper.watch(1, file.path)
+    owner.monitor.start_heartbeat(file, at_ms=0)
+    observer.monitor.watch(1, file.path)
     now_ms = 0
     for phase in (one for one in phases for _ in range(one.turns)):
         now_ms += phase.gap_ms
@@ -242,26 +244,26 @@ def test_whoever_may_still_act_has_not_been_ended(
         if phase.owner_runs and phase.owner_first:
             owner.turn()
         if phase.observer_runs:
-            observer.keeper.check()
+            observer.monitor.check()
         if phase.owner_runs and not phase.owner_first:
             owner.turn()
-        alive = owner.keeper.silent_for_ms(now_ms) <= timeout_ms
+        alive = owner.monitor.silent_for_ms(now_ms) <= timeout_ms
         assert not (alive and observer.ended)
     file.release()
 
 
-def test_a_beat_counts_from_before_it_was_written(tmp_path: Path) -> None:
-    watch = Watch()
+def test_a_heartbeat_counts_from_before_it_was_written(tmp_path: Path) -> None:
+    stepped = SteppedMonitor()
 
     class SlowFile(SessionFile):
-        def beat(self, counter: int) -> None:
-            super().beat(counter)
-            watch.now_ms += 2_000  # the disk stalls after the others could see it
+        def write_heartbeat(self, counter: int) -> None:
+            super().write_heartbeat(counter)
+            stepped.now_ms += 2_000  # the disk stalls after observers could see it
 
     file = SlowFile(tmp_path / "1-one")
-    watch.keeper.own(file, at_ms=0)
-    watch.now_ms = 500
-    watch.keeper.pulse()
-    watch.keeper.check()
-    assert watch.keeper.silent_for_ms(watch.now_ms) == 2_000
+    stepped.monitor.start_heartbeat(file, at_ms=0)
+    stepped.now_ms = 500
+    stepped.monitor.on_heartbeat_timer()
+    stepped.monitor.check()
+    assert stepped.monitor.silent_for_ms(stepped.now_ms) == 2_000
     file.release()

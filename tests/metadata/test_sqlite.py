@@ -1,4 +1,4 @@
-"""What only the SQLite store has: a file that may be wrong, and a lock somebody else may hold."""
+"""The SQLite store: files that are not a store, and a lock that another process holds."""
 
 import asyncio
 import errno
@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from store_worlds import until
 
 from insync.metadata import database
 from insync.metadata.errors import StoreCorrupt, StoreTooNew, StoreUnusable, Unavailable
-from insync.metadata.sqlite import SqliteStore
+from insync.metadata.sessions import SessionMonitor
+from insync.metadata.sqlite import SqliteStore, monotonic_ms
 from insync.metadata.store import Create, Write
 from insync.rules.refusals import Refusal
+from support.metadata.store_kinds import until
 
 
 async def opened(path: Path, **settings: int) -> SqliteStore:
@@ -25,7 +26,7 @@ async def opened(path: Path, **settings: int) -> SqliteStore:
 
 
 def refused(path: Path) -> Refusal:
-    """What opening says; also that nothing is left open behind it."""
+    """The refusal to open `path`."""
     with pytest.raises(Refusal) as caught:
         asyncio.run(opened(path))
     assert "\n" not in str(caught.value)
@@ -40,11 +41,11 @@ def test_a_file_that_is_not_sqlite_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"log.dirs=/tmp\n" * 1000
 
 
-def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_another_programs_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    with sqlite3.connect(path) as theirs:
-        theirs.execute("CREATE TABLE photographs (name TEXT)")
-    theirs.close()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE photographs (name TEXT)")
+    other.close()
     before = path.read_bytes()
     assert isinstance(refused(path), StoreCorrupt)
     assert path.read_bytes() == before
@@ -53,10 +54,10 @@ def test_somebody_elses_database_is_refused_and_left_alone(tmp_path: Path) -> No
 def test_a_store_of_a_newer_insync_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
 
-    async def life() -> None:
+    async def scenario() -> None:
         await (await opened(path)).close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
     with sqlite3.connect(path) as later:
         later.execute(f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
     later.close()
@@ -90,18 +91,18 @@ def test_a_file_that_is_not_writable_is_refused(tmp_path: Path) -> None:
     assert isinstance(database.refusal(error, tmp_path), StoreUnusable)
 
 
-def test_many_may_make_the_store_at_the_same_moment(tmp_path: Path) -> None:
-    async def life() -> None:
+def test_many_may_create_the_store_at_the_same_moment(tmp_path: Path) -> None:
+    async def scenario() -> None:
         stores = await asyncio.gather(*(opened(tmp_path / "metadata.db") for _ in range(8)))
         await asyncio.gather(*(store.open_session("same") for store in stores))
         await until(lambda: all(len(store.children("/sessions")) == 8 for store in stores))
         await asyncio.gather(*(store.close() for store in stores))
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         store = await opened(tmp_path / "metadata.db")
         await store.commit(Create("/a", b"1"))
         revision = await store.commit(Write("/a", b"2", 0))
@@ -112,13 +113,13 @@ def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
         assert (store.snapshot(), store.revision) == (before, revision)
         await store.close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_a_busy_database_never_blocks_the_loop_and_the_log_says_who_holds_it(
+def test_a_busy_database_never_blocks_the_loop_and_the_log_names_the_holder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         path = tmp_path / "metadata.db"
         store = await opened(path, session_timeout_ms=200, heartbeat_interval_ms=20)
         await store.open_session("broker-1")
@@ -147,11 +148,11 @@ def test_a_busy_database_never_blocks_the_loop_and_the_log_says_who_holds_it(
         assert store.session is not None, "heartbeats do not need the write lock"
         await store.close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_who_waits_too_long_for_the_lock_is_told_that_nothing_was_changed(tmp_path: Path) -> None:
-    async def life() -> None:
+def test_a_commit_that_waits_too_long_for_the_lock_changes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
         path = tmp_path / "metadata.db"
         store = await opened(path, commit_timeout_ms=50)
         holder = sqlite3.connect(path, isolation_level=None)
@@ -165,11 +166,11 @@ def test_who_waits_too_long_for_the_lock_is_told_that_nothing_was_changed(tmp_pa
         await store.commit(Create("/a", b""))
         await store.close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_a_full_disk_refuses_a_step_whole_and_the_store_lives_on(tmp_path: Path) -> None:
-    async def life() -> None:
+def test_a_full_disk_refuses_a_step_whole_and_the_store_stays_usable(tmp_path: Path) -> None:
+    async def scenario() -> None:
         store = await opened(tmp_path / "metadata.db")
         await store.commit(Create("/a", b""))
         connection = store._writer._connection
@@ -185,11 +186,11 @@ def test_a_full_disk_refuses_a_step_whole_and_the_store_lives_on(tmp_path: Path)
         await store.commit(Write("/a", b"small", 0))
         await store.close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_a_cancelled_commit_leaves_the_store_usable(tmp_path: Path) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         store = await opened(tmp_path / "metadata.db")
         commit = asyncio.ensure_future(store.commit(Create("/a", b"")))
         await asyncio.sleep(0)
@@ -200,11 +201,11 @@ def test_a_cancelled_commit_leaves_the_store_usable(tmp_path: Path) -> None:
         assert store.children("/") == ["a", "b"]
         await store.close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_the_change_log_stays_short(tmp_path: Path) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         store = await opened(tmp_path / "metadata.db", change_log_rows_max=10)
         await store.commit(Create("/a", b""))
         for version in range(50):
@@ -216,7 +217,7 @@ def test_the_change_log_stays_short(tmp_path: Path) -> None:
         assert rows == 10
         await store.close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_holders_are_read_from_the_kernels_list() -> None:
@@ -232,10 +233,10 @@ def test_holders_are_read_from_the_kernels_list() -> None:
     assert database._holders(lines, 99) == {4711, 4717}
 
 
-def test_who_was_silent_past_the_timeout_is_not_alive_from_the_first_question_on(
+def test_a_session_silent_past_the_timeout_is_not_alive_at_the_first_check(
     tmp_path: Path,
 ) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         clock = {"now_ms": 1_000}
         store = SqliteStore(
             tmp_path / "metadata.db", clock_ms=lambda: clock["now_ms"], session_timeout_ms=9_000
@@ -243,12 +244,73 @@ def test_who_was_silent_past_the_timeout_is_not_alive_from_the_first_question_on
         await store.start()
         await store.open_session("broker-1")
         assert store.is_alive(10_000)
-        assert not store.is_alive(10_001)  # asked before the loop or a thread had a turn
+        assert not store.is_alive(10_001)  # checked before the loop or a thread ran
         assert store.session_lost.is_set()
         assert not store.is_alive(1_000)
-        await until(lambda: store.children("/sessions") == [])  # and the others are told
+        await until(lambda: store.children("/sessions") == [])  # and other stores see it
         await store.open_session("broker-1")
         assert store.is_alive(1_000)
         await store.close()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
+
+
+def test_a_session_without_a_read_of_the_store_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeats go on, so no other process ends it; but it may be deposed and not know."""
+
+    async def scenario() -> None:
+        store = SqliteStore(
+            tmp_path / "metadata.db", session_timeout_ms=400, heartbeat_interval_ms=50
+        )
+        await store.start()
+        await store.open_session("broker-1")
+        await asyncio.sleep(0.6)
+        assert store.is_alive(monotonic_ms()), "reads and heartbeats go on"
+
+        def fails(_reader: database.Reader) -> int:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        monkeypatch.setattr(database.Reader, "data_version", fails)
+        async with asyncio.timeout(5):
+            await store.session_lost.wait()  # by itself: nothing was asked of this process
+        assert not store.is_alive(monotonic_ms())
+        monkeypatch.undo()
+        await store.open_session("broker-1")
+        await asyncio.sleep(0.6)
+        assert store.is_alive(monotonic_ms())
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_error_that_no_code_expects_ends_no_thread_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = SqliteStore(
+            tmp_path / "metadata.db", session_timeout_ms=400, heartbeat_interval_ms=50
+        )
+        other = SqliteStore(tmp_path / "metadata.db")
+        await store.start()
+        await other.start()
+        await store.open_session("broker-1")
+
+        def fails(*_: object) -> int:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as failing:
+            failing.setattr(database.Reader, "data_version", fails)
+            failing.setattr(SessionMonitor, "_write_heartbeat", fails)
+            store._jobs.put(fails)
+            await asyncio.sleep(0.2)
+        await other.commit(Create("/a", b"1"))
+        await until(lambda: store.get("/a") is not None)  # the poller goes on
+        await store.commit(Create("/b", b"2"))  # and the writer
+        await asyncio.sleep(0.6)
+        assert store.is_alive(monotonic_ms()), "and heartbeats"
+        await other.close()
+        await store.close()
+
+    asyncio.run(scenario())

@@ -1,13 +1,13 @@
 """A tree of small versioned values, shared by the brokers of one cluster.
 
-| ask                                                        | look in    |
-|------------------------------------------------------------|------------|
-| what a store promises; operations, entries, changes        | `store`    |
-| the local copy of the tree every broker reads from         | `view`     |
-| several brokers in one process, deterministic              | `memory`   |
-| several processes on one host                              | `sqlite`   |
-| the file itself: schema, one step as one statement         | `database` |
-| who lives: locked files, heartbeats, whose silence counts  | `sessions` |
-| where Kafka keeps what                                     | `paths`    |
-| what a store refuses                                       | `errors`   |
+| module     | what is in it                                               |
+|------------|-------------------------------------------------------------|
+| `store`    | the interface of a store: operations, entries, changes      |
+| `view`     | the local copy of the tree that every broker reads from     |
+| `memory`   | a store for several brokers in one process, deterministic   |
+| `sqlite`   | a store for several processes on one host                   |
+| `database` | the SQLite file: schema, one step as one statement          |
+| `sessions` | live brokers: locked files, heartbeats, session timeouts    |
+| `paths`    | the paths of the tree, Kafka's where Kafka has one          |
+| `errors`   | what a store refuses                                        |
 """

@@ -1,4 +1,4 @@
-"""Settings of topics and brokers, read from the store and written back on condition."""
+"""Settings of topics and brokers: read from the store, and written if unchanged since."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def configs_of(
 
 
 def configs_step(store: MetadataStore, configs: Configs) -> list[Operation]:
-    """Write these settings in place of those that were read."""
+    """Write these settings, if the stored ones are still at the versions read now."""
     step: list[Operation] = []
     for topic, config in configs.topics.items():
-        step += [_write(store, paths.topic_config(topic), config), _same_topic(store, topic)]
+        step += [_write(store, paths.topic_config(topic), config), _check_same_topic(store, topic)]
     for broker, config in configs.brokers.items():
         step.append(_write(store, paths.broker_config(broker), config))
     return step
@@ -41,8 +41,8 @@ def _write(store: MetadataStore, path: str, config: Config) -> Operation:
     return Create(path, value) if entry is None else Write(path, value, entry.version)
 
 
-def _same_topic(store: MetadataStore, topic: str) -> Operation:
-    """Versions start over with a new topic of the same name."""
+def _check_same_topic(store: MetadataStore, topic: str) -> Operation:
+    """Check that it is the same topic: versions start over with a new topic of the same name."""
     entry = store.get(paths.topic(topic))
     if entry is None:
         return CheckAbsent(paths.topic(topic))

@@ -1,9 +1,9 @@
 """The SQLite file: its schema, reading it, and making one step as one statement.
 
-A step must not stop half way with the write lock in hand while Python does something else, so no
-Python runs in a transaction at all. The operations are first put into a temporary table, which is
-the connection's own and locks nothing. Then one `INSERT INTO attempt` fires a trigger that checks
-and changes everything: one call into SQLite, in which the transaction begins and ends.
+No Python code runs in a transaction, so that a process that is stopped in Python does not hold the
+write lock. The operations are first put into a temporary table, which belongs to the connection and
+locks nothing. Then one `INSERT INTO attempt` fires a trigger that checks and changes everything:
+one call into SQLite, in which the transaction begins and ends.
 
 Everything here blocks, so it is called from threads, never from an event loop.
 """
@@ -20,6 +20,7 @@ from insync.metadata.errors import (
     StoreCorrupt,
     StoreTooNew,
     StoreUnusable,
+    StoreWentBack,
     Unavailable,
 )
 from insync.metadata.store import (
@@ -32,12 +33,12 @@ from insync.metadata.store import (
     Write,
     expectation,
 )
-from insync.metadata.view import Steps
+from insync.metadata.view import NodesAfter, Steps
 
-APPLICATION_ID = 0x494E5359  # "INSY": tells our files from other people's SQLite files
+APPLICATION_ID = 0x494E5359  # "INSY": marks a SQLite file as Insync's
 SCHEMA_VERSION = 1
 # Rows of the change log: some minutes of a busy cluster. A reader further behind than that
-# compares whole trees, which is right too, and dearer.
+# compares whole trees, which is correct too, but slower.
 CHANGE_LOG_ROWS_MAX = 20_000
 SHARED_MEMORY_WRITE_LOCK_BYTE = 120  # where SQLite's WAL index keeps its write lock
 
@@ -47,7 +48,7 @@ CREATE TABLE IF NOT EXISTS head (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     revision INTEGER NOT NULL,     -- the newest step
     trimmed INTEGER NOT NULL,      -- steps up to this one are no longer in `changes`
-    incarnation INTEGER NOT NULL   -- the last one given to a session
+    incarnation INTEGER NOT NULL   -- the newest session's
 );
 INSERT OR IGNORE INTO head VALUES (1, 0, 0, 0);
 CREATE TABLE IF NOT EXISTS nodes (
@@ -57,7 +58,7 @@ CREATE TABLE IF NOT EXISTS nodes (
     session INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS nodes_by_session ON nodes (session) WHERE session IS NOT NULL;
--- What each step left behind: a row without a version is a node that was deleted.
+-- Nodes after each step that changed them: a row without a version is a deleted node.
 CREATE TABLE IF NOT EXISTS changes (
     number INTEGER PRIMARY KEY,
     revision INTEGER NOT NULL,
@@ -70,7 +71,7 @@ CREATE INDEX IF NOT EXISTS changes_by_revision ON changes (revision);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
-"""  # noqa: S608 - put together from constants
+"""  # noqa: S608 - made of constants
 
 _TRIM_AND_ANSWER = """
     UPDATE head SET trimmed = coalesce(
@@ -82,8 +83,8 @@ _TRIM_AND_ANSWER = """
     INSERT INTO answer (number) SELECT revision FROM head;
 """
 
-# These are the writer connection's own. Each trigger is a procedure: an insert into its view
-# calls it, the row inserted holds its arguments, and `answer` what it returns.
+# Temporary objects of the writer's connection. Each trigger is a procedure: an insert into its view
+# calls it, the inserted row holds its arguments, and `answer` its result.
 _PROCEDURES = f"""
 CREATE TEMP TABLE operation (
     position INTEGER PRIMARY KEY, kind TEXT, path TEXT, value BLOB, version INTEGER,
@@ -143,21 +144,21 @@ CREATE TEMP TRIGGER numbering_step INSTEAD OF INSERT ON numbering BEGIN
     UPDATE head SET incarnation = incarnation + 1;
     INSERT INTO answer (number) SELECT incarnation FROM head;
 END;
-"""  # noqa: S608 - put together from constants
+"""  # noqa: S608 - made of constants
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The whole of it, for a reader that starts or fell behind the change log."""
+    """The whole tree, for a reader that starts or fell behind the change log."""
 
     revision: int
     entries: Sequence[Entry]
 
 
 def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
-    """Open the store, making it if it is not there; a busy file raises `sqlite3` errors."""
+    """Open the store, and create it if it does not exist; a busy file raises `sqlite3` errors."""
     assert synchronous in {"NORMAL", "FULL"}, synchronous
-    # Own retries, with a limit and a warning, instead of SQLite's: no timeout here. The
+    # No timeout: Insync retries itself, with a limit and a warning. The
     # connection is opened by one thread and used by another, never by two at once.
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
@@ -167,9 +168,9 @@ def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA temp_store = MEMORY")
         if connection.execute("PRAGMA user_version").fetchall() == [(0,)]:
-            _make_schema(connection)
-        # If another process made the schema a moment ago, this connection may still hold the
-        # empty one it read first. A statement that names a table makes it look again; a trigger
+            _create_schema(connection)
+        # If another process created the schema just now, this connection may still have the
+        # empty one it read first. A statement that names a table reads it again; a trigger
         # that names one does not, and would fail with "no such table" for ever.
         connection.execute("SELECT revision FROM head").fetchall()
     except BaseException:
@@ -179,7 +180,7 @@ def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
 
 
 def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
-    # One statement, one moment: another process may be making the file just now.
+    # One statement, so one snapshot: another process may be creating the file now.
     [(version, application, tables)] = connection.execute(
         "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_master)"
         " FROM pragma_user_version, pragma_application_id"
@@ -193,8 +194,8 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreCorrupt(f"{path}: an SQLite database, but not an Insync metadata store")
 
 
-def _make_schema(connection: sqlite3.Connection) -> None:
-    # The one transaction made of several calls: once in the life of a store.
+def _create_schema(connection: sqlite3.Connection) -> None:
+    # The only transaction of several calls: once, when a store is created.
     try:
         connection.executescript(_SCHEMA)
     except BaseException:
@@ -208,7 +209,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def refusal(error: sqlite3.Error, path: Path) -> Exception:
-    """The one sentence for what SQLite says."""
+    """The refusal for an error of SQLite."""
     match _primary_code(error):
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return StoreCorrupt(f"{path}: not an Insync metadata store, or damaged ({error})")
@@ -222,11 +223,11 @@ def refusal(error: sqlite3.Error, path: Path) -> Exception:
 
 def _primary_code(error: sqlite3.Error) -> int | None:
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF  # the rest says more exactly which
+    return None if code is None else code & 0xFF  # the upper bytes are SQLite's extended code
 
 
 class Writer:
-    """The connection that writes: one thread's. Busy means: nothing happened, call again."""
+    """The connection that writes, used by one thread. If busy, nothing was changed: call again."""
 
     def __init__(self, connection: sqlite3.Connection, *, log_rows_max: int) -> None:
         self._connection = connection
@@ -234,11 +235,11 @@ class Writer:
         connection.executescript(_PROCEDURES)
 
     def load(self, operations: Sequence[Operation], session: int | None) -> None:
-        """Say which operations `step` is to make. Locks nothing."""
+        """Load the operations that `step` will make. Locks nothing."""
         rows = [
             (position, *_row(operation, session)) for position, operation in enumerate(operations)
         ]
-        self._connection.execute("BEGIN")  # of the temporary table alone: one instead of many
+        self._connection.execute("BEGIN")  # on the temporary table alone: one instead of many
         with self._connection:
             self._connection.execute("DELETE FROM operation")
             self._connection.executemany("INSERT INTO operation VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -273,7 +274,7 @@ class Writer:
         self._connection.close()
 
     def _call(self, sql: str, *arguments: int) -> None:
-        # With isolation_level None this is a transaction of its own, over when execute returns.
+        # With isolation_level None this is its own transaction, which ends when execute returns.
         self._connection.execute(sql, arguments)
 
     def _answer(self) -> list[tuple[Any, ...]]:
@@ -297,7 +298,7 @@ def _row(
 
 
 class Reader:
-    """The connection that reads. A write-ahead log never makes a reader wait for a writer."""
+    """The connection that reads. With a write-ahead log a reader never waits for a writer."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -315,16 +316,18 @@ class Reader:
 
     def after(self, revision: int) -> Steps | Tree:
         """Every step after `revision`, or the whole tree if the log no longer has them all."""
-        # One statement is one moment of the database.
+        # One statement reads one snapshot of the database.
         rows = self._connection.execute(
             "SELECT head.revision, head.trimmed, c.revision, c.path, c.value, c.version, c.session"
             " FROM head LEFT JOIN changes c ON c.revision > ? ORDER BY c.number",
             (revision,),
         ).fetchall()
         newest, trimmed = rows[0][:2]
+        if newest < revision:
+            raise StoreWentBack(f"it is at revision {newest}, and revision {revision} was read")
         if trimmed > revision:
             return self.tree()
-        # A step of checks alone leaves no row and still counts.
+        # A step that only checks has no row, but it has a revision.
         steps: dict[int, list[tuple[str, Entry | None]]] = {
             number: [] for number in range(revision + 1, newest + 1)
         }
@@ -333,6 +336,22 @@ class Reader:
                 after = None if version is None else _entry(path, value, version, session)
                 steps[number].append((path, after))
         return list(steps.items())
+
+    def step(self, revision: int) -> NodesAfter | None:
+        """The nodes after one earlier step; None if the log no longer has it."""
+        rows = self._connection.execute(
+            "SELECT head.revision, head.trimmed, c.path, c.value, c.version, c.session"
+            " FROM head LEFT JOIN changes c ON c.revision = ? ORDER BY c.number",
+            (revision,),
+        ).fetchall()
+        newest, trimmed = rows[0][:2]
+        if not trimmed < revision <= newest:
+            return None
+        return [
+            (path, None if version is None else _entry(path, value, version, session))
+            for _, _, path, value, version, session in rows
+            if path is not None
+        ]
 
     def close(self) -> None:
         self._connection.close()
@@ -343,8 +362,8 @@ def _entry(path: str, value: bytes, version: int, session: int | None) -> Entry:
 
 
 def write_lock_holders(path: Path) -> list[int]:
-    """Process ids that hold the store's write lock, as far as the kernel tells."""
-    # Never open the -shm file to ask: closing it would drop SQLite's own locks in this process.
+    """Ids of the processes that hold the store's write lock, from /proc/locks; may be empty."""
+    # Never open the -shm file: closing it would drop SQLite's own locks in this process.
     try:
         inode = Path(f"{path}-shm").stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()
@@ -357,7 +376,7 @@ def _holders(lines: Iterable[str], inode: int) -> set[int]:
     pids = set()
     for line in lines:
         match line.split():
-            case [_, "POSIX", _, "WRITE", pid, file, first, last]:  # one that waits has a `->`
+            case [_, "POSIX", _, "WRITE", pid, file, first, last]:  # a waiting lock has a `->`
                 reaches = last == "EOF" or int(last) >= SHARED_MEMORY_WRITE_LOCK_BYTE
                 covers = int(first) <= SHARED_MEMORY_WRITE_LOCK_BYTE and reaches
                 if file.endswith(f":{inode}") and covers:

@@ -1,29 +1,33 @@
-"""What a metadata store refuses. Every message says what is so, in one sentence."""
+"""What a metadata store refuses. Every message says why, in one sentence."""
 
 from insync.rules.refusals import Refusal
 
 
 class Conflict(Refusal):
-    """One operation of a step met something else than it expected; nothing was changed."""
+    """The condition of an operation did not hold; nothing was changed."""
 
     def __init__(self, path: str, *, index: int, expected: str, found_version: int | None) -> None:
-        found = "nothing" if found_version is None else f"version {found_version}"
-        super().__init__(f"{path}: expected {expected}, found {found}")
+        actual = "nothing" if found_version is None else f"version {found_version}"
+        super().__init__(f"{path}: expected {expected}, found {actual}")
         self.path = path
         self.index = index  # which operation of the step, counted from 0
         self.found_version = found_version
 
 
 class SessionEnded(Refusal):
-    """An ephemeral node was asked for by a session that does not live (any more)."""
+    """The session that an ephemeral node should belong to has ended, or does not exist."""
 
 
 class Unavailable(Refusal):
     """The store cannot be reached or written now; the step was not made."""
 
 
+class StoreWentBack(Unavailable):
+    """The store's file was replaced, or has fewer steps than were read from it before."""
+
+
 class StoreUnusable(Refusal):
-    """The place given for a store cannot hold one: a directory, not writable, not there."""
+    """The path cannot hold a store: it is a directory, not writable, or does not exist."""
 
 
 class StoreCorrupt(Refusal):

@@ -1,12 +1,12 @@
-"""One tree in memory, several handles on it: for tests and for simulated clusters.
+"""A tree in memory that several stores share: for tests and for simulated clusters.
 
-Nothing here reads a clock or sleeps: time is the caller's `clock_ms`, delays go through the
-event loop (which may be virtual), so the same calls in the same order give the same life.
+Nothing here reads a clock or sleeps. Time is the caller's `clock_ms`, and delays go through the
+event loop, which may be virtual; so the same calls in the same order give the same results.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,24 +19,23 @@ from insync.metadata.store import (
     Delete,
     Entry,
     Operation,
-    Watcher,
     Write,
     check_step,
     expectation,
 )
-from insync.metadata.view import Steps, View
+from insync.metadata.view import ReadsFromView, Steps, View, fingerprint
 
-CHANGE_LOG_STEPS_MAX = 1000  # a handle further behind compares whole trees instead
+CHANGE_LOG_STEPS_MAX = 1000  # a store further behind compares whole trees instead
 SESSION_TIMEOUT_MS = 9_000  # broker.session.timeout.ms
 
-Left = list[tuple[str, Entry | None]]
+NodesAfter = list[tuple[str, Entry | None]]
 
 
-def at_once() -> int:
+def no_delay() -> int:
     return 0
 
 
-def _fits(operation: Operation, entry: Entry | None) -> bool:
+def _holds(operation: Operation, entry: Entry | None) -> bool:
     match operation:
         case Create() | CheckAbsent():
             return entry is None
@@ -46,54 +45,54 @@ def _fits(operation: Operation, entry: Entry | None) -> bool:
 
 class TreeWatcher(Protocol):
     def notify(self, revision: int) -> None:
-        """A step was made just now."""
+        """Called right after a step."""
 
 
 class MemoryTree:
-    """What the handles share. `delay_ms` is asked once for each notice and each commit."""
+    """What the stores share. `delay_ms` is called once for each notification and each commit."""
 
     def __init__(
         self,
         *,
-        delay_ms: Callable[[], int] = at_once,
+        delay_ms: Callable[[], int] = no_delay,
         change_log_steps_max: int = CHANGE_LOG_STEPS_MAX,
     ) -> None:
         self.delay_ms = delay_ms
         self.revision = 0
         self.entries: dict[str, Entry] = {}
-        self._log: deque[tuple[int, Left]] = deque(maxlen=change_log_steps_max)
-        self._handles: list[TreeWatcher] = []
+        self._log: deque[tuple[int, NodesAfter]] = deque(maxlen=change_log_steps_max)
+        self._watchers: list[TreeWatcher] = []
         self._incarnation = 0
         self._is_writable = asyncio.Event()
         self._is_writable.set()
 
     def freeze(self) -> None:
-        """Nobody can write until `thaw`, as when a stopped process holds the lock; steps wait."""
+        """Let all steps wait until `thaw`, as when a stopped process holds the write lock."""
         self._is_writable.clear()
 
     def thaw(self) -> None:
         self._is_writable.set()
 
-    async def until_writable(self) -> None:
+    async def wait_until_writable(self) -> None:
         await self._is_writable.wait()
 
     def step(self, operations: Sequence[Operation], session: str | None) -> int:
         """Make one step now, or change nothing and raise."""
         for index, operation in enumerate(operations):
             self._check(index, operation, session)
-        left: Left = []
+        nodes: NodesAfter = []
         for operation in operations:
             match operation:
                 case Create(path, value, ephemeral):
-                    left.append((path, Entry(path, value, 0, session if ephemeral else None)))
+                    nodes.append((path, Entry(path, value, 0, session if ephemeral else None)))
                 case Write(path, value, version):
                     after = replace(self.entries[path], value=value, version=version + 1)
-                    left.append((path, after))
+                    nodes.append((path, after))
                 case Delete(path):
-                    left.append((path, None))
+                    nodes.append((path, None))
                 case Check() | CheckAbsent():
                     pass
-        return self._commit(left)
+        return self._commit(nodes)
 
     def begin_session(self, name: str) -> int:
         self._incarnation += 1
@@ -103,56 +102,77 @@ class MemoryTree:
 
     def end_session(self, session: int | str) -> None:
         """End a session with its ephemeral nodes, in one step; a second time does nothing."""
-        doomed = sorted(
+        session_paths = sorted(
             path for path, entry in self.entries.items() if entry.session == str(session)
         )
-        if doomed:
-            self._commit([(path, None) for path in doomed])
+        if session_paths:
+            self._commit([(path, None) for path in session_paths])
 
     def steps_after(self, revision: int, *, until: int) -> Steps | None:
         """The steps in (revision, until], or None if the log no longer has them all."""
         if revision < until and (not self._log or self._log[0][0] > revision + 1):
             return None
-        return [step for step in self._log if revision < step[0] <= until]
+        steps: list[tuple[int, NodesAfter]] = []
+        for step in reversed(self._log):  # a store is a few steps behind, the log is long
+            if step[0] <= revision:
+                break
+            if step[0] <= until:
+                steps.append(step)
+        return steps[::-1]
 
-    def attach(self, handle: TreeWatcher) -> None:
-        self._handles.append(handle)
+    def last_step(self) -> NodesAfter:
+        """The nodes that the last step wrote or deleted; for a watcher that was just notified."""
+        return self._log[-1][1] if self._log else []
 
-    def detach(self, handle: TreeWatcher) -> None:
-        self._handles.remove(handle)
+    def fingerprint_of(self, revision: int) -> str | None:
+        return next((fingerprint(nodes) for step, nodes in self._log if step == revision), None)
+
+    def backup(self) -> "MemoryTree":
+        """The tree as it is now, as a copy of a store's file would have it."""
+        copy = MemoryTree(delay_ms=self.delay_ms, change_log_steps_max=self._log.maxlen or 0)
+        copy.revision, copy.entries = self.revision, dict(self.entries)
+        copy._log.extend(self._log)
+        copy._incarnation = self._incarnation
+        return copy
+
+    def attach(self, watcher: TreeWatcher) -> None:
+        self._watchers.append(watcher)
+
+    def detach(self, watcher: TreeWatcher) -> None:
+        self._watchers.remove(watcher)
 
     def _check(self, index: int, operation: Operation, session: str | None) -> None:
         entry = self.entries.get(operation.path)
-        if not _fits(operation, entry):
+        if not _holds(operation, entry):
             raise Conflict(
                 operation.path,
                 index=index,
                 expected=expectation(operation),
                 found_version=None if entry is None else entry.version,
             )
-        lives = session is not None and f"{paths.SESSIONS}/{session}" in self.entries
-        if isinstance(operation, Create) and operation.ephemeral and not lives:
+        is_session_live = session is not None and f"{paths.SESSIONS}/{session}" in self.entries
+        if isinstance(operation, Create) and operation.ephemeral and not is_session_live:
             raise SessionEnded(f"{operation.path}: the session it should belong to has ended")
 
-    def _commit(self, left: Left) -> int:
+    def _commit(self, nodes: NodesAfter) -> int:
         self.revision += 1
-        for path, after in left:
+        for path, after in nodes:
             if after is None:
                 del self.entries[path]
             else:
                 self.entries[path] = after
-        self._log.append((self.revision, left))
-        for handle in self._handles:
-            handle.notify(self.revision)
+        self._log.append((self.revision, nodes))
+        for watcher in self._watchers:
+            watcher.notify(self.revision)
         return self.revision
 
 
-class MemoryStore:
-    """One broker's handle on a `MemoryTree`; it can be paused, or cut off, and resumed.
+class MemoryStore(ReadsFromView):
+    """One broker's connection to a `MemoryTree`; it can be paused, or cut off, and resumed.
 
-    Paused, its commits wait and it hears nothing. Cut off, its commits raise Unavailable and it
-    hears nothing. Either way its heartbeats stop counting, but nobody ends its session except
-    `MemoryTree.end_session`.
+    Paused or cut off, it gets no notifications. Its commits wait while it is paused, and raise
+    Unavailable while it is cut off. Either way its heartbeats stop, but only
+    `MemoryTree.end_session` ends its session.
     """
 
     def __init__(
@@ -170,13 +190,13 @@ class MemoryStore:
         self._reachable = asyncio.Event()
         self._reachable.set()
         self._cut_off = False
-        self._out_of_touch_since_ms: int | None = None
+        self._disconnected_since_ms: int | None = None
         self._incarnation: int | None = None
         self._session_lost = asyncio.Event()
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._view.become(self._tree.revision, self._tree.entries.values())
+        self._view.reset_to(self._tree.revision, self._tree.entries.values())
         self._tree.attach(self)
 
     async def close(self) -> None:
@@ -187,59 +207,43 @@ class MemoryStore:
         self._loop = None
 
     def pause(self) -> None:
-        self._lose_touch()
+        self._disconnect()
 
     def cut_off(self) -> None:
         self._cut_off = True
-        self._lose_touch()
+        self._disconnect()
 
     def resume(self) -> None:
-        """Be in touch again. What was missed is delivered at once, in order."""
-        self._see_whether_expired(self._clock_ms())
+        """Reconnect. Missed notifications are delivered at once, in order."""
+        self._check_expiry(self._clock_ms())
         self._cut_off = False
-        self._out_of_touch_since_ms = None
+        self._disconnected_since_ms = None
         self._reachable.set()
         if self._incarnation is not None and self._session_lost.is_set():
             self._tree.end_session(self._incarnation)
         self._catch_up(self._tree.revision)
 
-    @property
-    def revision(self) -> int:
-        return self._view.revision
-
-    def get(self, path: str) -> Entry | None:
-        return self._view.get(path)
-
-    def children(self, path: str) -> list[str]:
-        return self._view.children(path)
-
-    def under(self, prefix: str) -> Iterator[Entry]:
-        return self._view.under(prefix)
-
-    def snapshot(self) -> Mapping[str, Entry]:
-        return self._view.snapshot()
-
-    def watch(self, callback: Watcher) -> Callable[[], None]:
-        return self._view.watch(callback)
+    async def fingerprint_of(self, revision: int) -> str | None:
+        return self._tree.fingerprint_of(revision)
 
     def catch_up(self) -> None:
-        if self._view.is_telling:
+        if self._view.is_notifying:
             asyncio.get_running_loop().call_soon(self.catch_up)
         elif self._loop is not None and self._reachable.is_set():
             self._catch_up(self._tree.revision)
 
     async def commit(self, *operations: Operation) -> int:
         check_step(operations)
-        await self._reach()
+        await self._wait_until_reachable()
         try:
             return self._tree.step(operations, self.session)
         finally:
-            # Refused or not, the committer knows what the tree knew.
+            # Refused or not, the local view is as new as the tree that decided.
             self._catch_up(self._tree.revision)
 
     async def open_session(self, name: str) -> int:
         assert self._incarnation is None or self._session_lost.is_set(), "one session at a time"
-        await self._reach()
+        await self._wait_until_reachable()
         self._incarnation = self._tree.begin_session(name)
         self._session_lost.clear()
         self._catch_up(self._tree.revision)
@@ -249,7 +253,7 @@ class MemoryStore:
         if self._incarnation is None:
             return
         incarnation, self._incarnation = self._incarnation, None
-        if self._reachable.is_set():  # else it ends as a silent one does
+        if self._reachable.is_set():  # else it ends by its timeout
             self._tree.end_session(incarnation)
             self._catch_up(self._tree.revision)
 
@@ -264,51 +268,51 @@ class MemoryStore:
         return self._session_lost
 
     def is_alive(self, now_ms: int) -> bool:
-        self._see_whether_expired(now_ms)
+        self._check_expiry(now_ms)
         return self.session is not None
 
     def notify(self, revision: int) -> None:
-        """The tree's word that there is a new step; it arrives after the tree's delay."""
-        assert self._loop is not None, "a handle that was not started hears nothing"
+        """Called by the tree after a step; handled after the tree's delay."""
+        assert self._loop is not None, "only a started store is notified"
         delay_ms = self._tree.delay_ms()
         if delay_ms:
-            self._loop.call_later(delay_ms / 1000, self._on_notice, revision)
+            self._loop.call_later(delay_ms / 1000, self._on_notification, revision)
         else:
-            self._loop.call_soon(self._on_notice, revision)
+            self._loop.call_soon(self._on_notification, revision)
 
-    def _on_notice(self, revision: int) -> None:
+    def _on_notification(self, revision: int) -> None:
         if self._loop is not None and self._reachable.is_set():
             self._catch_up(revision)
 
     def _catch_up(self, until: int) -> None:
         steps = self._tree.steps_after(self._view.revision, until=until)
         if steps is None:
-            self._view.become(self._tree.revision, self._tree.entries.values())
+            self._view.reset_to(self._tree.revision, self._tree.entries.values())
         else:
             self._view.apply(steps)
         if self._incarnation is not None and not self._view.get(paths.session(self._incarnation)):
             self._session_lost.set()
 
-    async def _reach(self) -> None:
+    async def _wait_until_reachable(self) -> None:
         if self._loop is None:
-            raise Unavailable("this handle is closed")
+            raise Unavailable("this store is closed")
         delay_ms = self._tree.delay_ms()
         if delay_ms:
             await asyncio.sleep(delay_ms / 1000)
         if self._cut_off:
             raise Unavailable("this broker is cut off from the metadata store")
         await self._reachable.wait()
-        await self._tree.until_writable()
+        await self._tree.wait_until_writable()
 
-    def _lose_touch(self) -> None:
-        if self._out_of_touch_since_ms is None:
-            self._out_of_touch_since_ms = self._clock_ms()
+    def _disconnect(self) -> None:
+        if self._disconnected_since_ms is None:
+            self._disconnected_since_ms = self._clock_ms()
         self._reachable.clear()
 
-    def _see_whether_expired(self, now_ms: int) -> None:
-        since_ms = self._out_of_touch_since_ms
+    def _check_expiry(self, now_ms: int) -> None:
+        since_ms = self._disconnected_since_ms
         if self._incarnation is None or since_ms is None:
             return
         if now_ms - since_ms > self._session_timeout_ms:
-            # The others may have given this session up: from here on so do we, for good.
+            # Other brokers may have ended this session: from here on it is lost, for good.
             self._session_lost.set()

@@ -1,4 +1,4 @@
-"""Where things are in the tree: Kafka's own paths, and the few that are ours."""
+"""Paths of the tree: Kafka's, and a few of Insync's own."""
 
 import re
 from uuid import UUID
@@ -9,10 +9,11 @@ TOPIC_NAME_CHARACTERS_MAX = 249  # Kafka's: with "-<partition>" it still fits a 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 BROKER_IDS = "/brokers/ids"
-BROKER_INCARNATIONS = "/brokers/incarnations"  # ours: one ephemeral node per registered one
-BROKERS_SEEN = "/brokers/seen"  # ours: each broker's incarnation that a controller dealt with last
+BROKER_INCARNATIONS = "/brokers/incarnations"  # Insync's: one ephemeral node per registration
+BROKERS_SEEN = "/brokers/seen"  # Insync's: the incarnation that a controller handled last
+BROKER_DIRECTORIES = "/brokers/directories"  # Insync's: the data directory of each broker
 TOPICS = "/brokers/topics"
-TOPIC_IDS = "/brokers/topic_ids"  # ours: one node per topic that exists, by its id
+TOPIC_IDS = "/brokers/topic_ids"  # Insync's: one node per topic, by its id
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 BROKER_DEFAULT = "<default>"  # the name Kafka gives the cluster-wide default
@@ -24,15 +25,19 @@ REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 DELETE_TOPICS = "/admin/delete_topics"
 PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
 THROTTLE_LEASES = "/admin/throttle_leases"
-THROTTLE_HOLDS = "/admin/throttle_holds"  # written anew by whoever renews the lease of that name
-RESIGNATIONS = "/resignations"  # ours: leaders that ask to hand over, one node per partition
-COOLING = "/cooling"  # ours: brokers that handed over lately, one node per partition and broker
+THROTTLE_HOLDS = (
+    "/admin/throttle_holds"  # a tool that holds a lease writes the node of its name again
+)
+RESIGNATIONS = "/resignations"  # Insync's: leaders that ask to resign, one node per partition
+COOLING = "/cooling"  # Insync's: cool-downs, one node per partition and broker
+FAILED_REPLICAS = "/failed_replicas"  # Insync's: logs that failed; ephemeral, see below
+DAMAGED_REPLICAS = "/damaged_replicas"  # Insync's: logs that lost records; ephemeral
 PRODUCER_IDS = "/latest_producer_id_block"
-SESSIONS = "/sessions"  # ours: one ephemeral node per session, written by the store alone
+SESSIONS = "/sessions"  # Insync's: one ephemeral node per session, written by the store alone
 
 
 def checked_topic_name(name: str) -> str:
-    """Return `name`, or say which of Kafka's rules it breaks."""
+    """Return `name`; raise if it breaks one of Kafka's rules, and say which."""
     if not name:
         raise BadTopicName("a topic name cannot be empty")
     if name in {".", ".."}:
@@ -61,6 +66,11 @@ def broker_seen(broker: int) -> str:
     return f"{BROKERS_SEEN}/{_number(broker)}"
 
 
+def broker_directory(broker: int) -> str:
+    """Which data directory the broker's replicas are in. It outlives every session."""
+    return f"{BROKER_DIRECTORIES}/{_number(broker)}"
+
+
 def topic(name: str) -> str:
     return f"{TOPICS}/{checked_topic_name(name)}"
 
@@ -79,7 +89,7 @@ def partition_state(name: str, partition: int) -> str:
 
 
 def partition_of(path: str) -> tuple[str, int] | None:
-    """The topic and partition whose state lives at `path`, if it is such a path."""
+    """The topic and partition whose state is at `path`, if it is such a path."""
     match path.split("/"):
         case ["", "brokers", "topics", name, "partitions", number, "state"] if number.isdecimal():
             return name, int(number)
@@ -92,7 +102,7 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker: int | None) -> str:
-    """Where a broker's dynamic settings are; None asks for the cluster-wide default."""
+    """The path of a broker's dynamic settings; None: of the cluster-wide defaults."""
     return f"{BROKER_CONFIGS}/{BROKER_DEFAULT if broker is None else _number(broker)}"
 
 
@@ -107,7 +117,7 @@ def throttle_lease(lease: str) -> str:
 
 
 def throttle_hold(lease_path: str) -> str:
-    """Where the lease at `lease_path` is renewed, if it is one that a tool holds."""
+    """The path of the hold that renews the lease at `lease_path`, if a tool holds it."""
     return f"{THROTTLE_HOLDS}/{lease_path.removeprefix(THROTTLE_LEASES + '/')}"
 
 
@@ -116,13 +126,13 @@ def resignation(name: str, partition: int) -> str:
 
 
 def resignation_of(path: str) -> tuple[str, int]:
-    """The topic and partition that a leader asks to hand over at `path`."""
+    """The topic and partition of the resignation at `path`."""
     _, _, name, number = path.split("/")
     return name, int(number)
 
 
 def cooling_in(name: str, partition: int) -> str:
-    """Above the nodes of those who cool for this partition."""
+    """The parent of the cool-downs of this partition."""
     return f"{COOLING}/{checked_topic_name(name)}/{_number(partition)}"
 
 
@@ -131,9 +141,30 @@ def cooling(name: str, partition: int, broker: int) -> str:
 
 
 def cooling_of(path: str) -> tuple[str, int, int]:
-    """The topic, partition and broker that cools at `path`."""
+    """The topic, partition and broker of the cool-down at `path`."""
     _, _, name, number, broker = path.split("/")
     return name, int(number), int(broker)
+
+
+def offline_in(root: str, name: str, partition: int) -> str:
+    """The parent of the reports under `root` about replicas of this partition."""
+    return f"{root}/{checked_topic_name(name)}/{_number(partition)}"
+
+
+def failed_replica(name: str, partition: int, incarnation: int) -> str:
+    """The report of a broker, in this incarnation, that its log of the partition failed."""
+    return f"{offline_in(FAILED_REPLICAS, name, partition)}/{_number(incarnation)}"
+
+
+def damaged_replica(name: str, partition: int, incarnation: int) -> str:
+    """The report of a broker, in this incarnation, that its log of the partition lost records."""
+    return f"{offline_in(DAMAGED_REPLICAS, name, partition)}/{_number(incarnation)}"
+
+
+def offline_of(path: str) -> tuple[str, int, int]:
+    """The topic, partition and incarnation of the report at `path`."""
+    _, _, name, number, incarnation = path.split("/")
+    return name, int(number), int(incarnation)
 
 
 def session(incarnation: int) -> str:

@@ -1,4 +1,4 @@
-"""What the tree's values mean: brokers, topics and partition states as JSON."""
+"""The values of the tree: brokers, topics, partition states and others, as JSON."""
 
 from __future__ import annotations
 
@@ -17,40 +17,49 @@ from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, PartitionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRecord:
-    """A broker that lives: where it serves, and which life of it this is."""
+    """The registration of a live broker: its incarnation, address and data directory."""
 
     broker: BrokerId
     incarnation: Incarnation
     host: str
     port: int
     rack: str | None = None
+    directory_id: UUID | None = None  # None: registered by an Insync that had no such ids
 
     def encode(self) -> bytes:
         return _json(
-            {
-                "version": 1,
-                "incarnation": self.incarnation,
-                "host": self.host,
-                "port": self.port,
-                "rack": self.rack,
-            }
+            incarnation=self.incarnation,
+            host=self.host,
+            port=self.port,
+            rack=self.rack,
+            directory_id=None if self.directory_id is None else str(self.directory_id),
         )
 
     @classmethod
     def decode(cls, broker: int, value: bytes) -> BrokerRecord:
         fields = _fields(value)
+        directory_id = fields.get("directory_id")
         return cls(
             broker=BrokerId(broker),
             incarnation=Incarnation(fields["incarnation"]),
             host=fields["host"],
             port=fields["port"],
             rack=fields["rack"],
+            directory_id=None if directory_id is None else UUID(directory_id),
         )
+
+
+def encode_directory(directory_id: UUID) -> bytes:
+    return _json(directory_id=str(directory_id))
+
+
+def decode_directory(value: bytes) -> UUID:
+    return UUID(_fields(value)["directory_id"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A topic's identity: a name may come back, an id never does."""
+    """A topic's id and size. A name may be used again, an id never is."""
 
     topic_id: UUID
     partitions: int
@@ -58,12 +67,9 @@ class TopicRecord:
 
     def encode(self) -> bytes:
         return _json(
-            {
-                "version": 1,
-                "topic_id": str(self.topic_id),
-                "partitions": self.partitions,
-                "replication_factor": self.replication_factor,
-            }
+            topic_id=str(self.topic_id),
+            partitions=self.partitions,
+            replication_factor=self.replication_factor,
         )
 
     @classmethod
@@ -78,7 +84,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resignation:
-    """A leader's wish to hand over, good for the one term it was made in."""
+    """A leader's request to hand its partition over, valid for the term it was made in."""
 
     topic_id: UUID
     leader: BrokerId
@@ -87,13 +93,10 @@ class Resignation:
 
     def encode(self) -> bytes:
         return _json(
-            {
-                "version": 1,
-                "topic_id": str(self.topic_id),
-                "leader": self.leader,
-                "leader_epoch": self.leader_epoch,
-                "why": self.why,
-            }
+            topic_id=str(self.topic_id),
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+            why=self.why,
         )
 
     @classmethod
@@ -107,17 +110,49 @@ class Resignation:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineReplica:
+    """A broker's report that its replica of a partition cannot lead, and what it has of it."""
+
+    topic_id: UUID
+    broker: BrokerId
+    reason: str
+    end: int  # its log end offset
+    high_watermark: int  # the last one it noted; beyond `end` records are lost
+    may_join: bool = True  # False: its log has yet to be truncated and fetched again
+
+    def encode(self) -> bytes:
+        return _json(
+            topic_id=str(self.topic_id),
+            broker=self.broker,
+            reason=self.reason,
+            end=self.end,
+            high_watermark=self.high_watermark,
+            may_join=self.may_join,
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> OfflineReplica:
+        fields = _fields(value)
+        return cls(
+            topic_id=UUID(fields["topic_id"]),
+            broker=BrokerId(fields["broker"]),
+            reason=fields["reason"],
+            end=fields["end"],
+            high_watermark=fields["high_watermark"],
+            may_join=fields["may_join"],
+        )
+
+
 def encode_state(state: PartitionState) -> bytes:
     return _json(
-        {
-            "version": 1,
-            "replicas": state.replicas,
-            "isr": state.isr,
-            "leader": state.leader,
-            "leader_epoch": state.leader_epoch,
-            "adding": state.adding,
-            "removing": state.removing,
-        }
+        replicas=state.replicas,
+        isr=state.isr,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        **({"eligible": state.eligible} if state.eligible else {}),
+        adding=state.adding,
+        removing=state.removing,
     )
 
 
@@ -131,28 +166,26 @@ def decode_state(value: bytes) -> PartitionState:
         leader_epoch=LeaderEpoch(fields["leader_epoch"]),
         adding=_brokers(fields["adding"]),
         removing=_brokers(fields["removing"]),
+        eligible=_brokers(fields.get("eligible", [])),
     )
 
 
 def may_be_moving(value: bytes) -> bool:
-    """Whether a stored state may be under way to other replicas, without reading all of it."""
-    return not value.endswith(_SETTLED)
+    """Whether a stored state may be of a moving partition, without decoding it."""
+    return not value.endswith(_NOT_MOVING)
 
 
 def encode_lease(lease: ThrottleLease) -> bytes:
     return _json(
-        {
-            "version": 1,
-            "partitions": sorted(lease.partitions),
-            "lists": [
-                [topic, name, str(listed.added), listed.before]
-                for (topic, name), listed in sorted(lease.lists.items())
-            ],
-            "rates": [
-                [broker, name, rate.value, rate.before]
-                for (broker, name), rate in sorted(lease.rates.items())
-            ],
-        }
+        partitions=sorted(lease.partitions),
+        lists=[
+            [topic, name, str(listed.added), listed.before]
+            for (topic, name), listed in sorted(lease.lists.items())
+        ],
+        rates=[
+            [broker, name, rate.value, rate.before]
+            for (broker, name), rate in sorted(lease.rates.items())
+        ],
     )
 
 
@@ -175,13 +208,13 @@ def decode_lease(value: bytes) -> ThrottleLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleHold:
-    """Who renews the lease of this name; each renewal writes it anew, which its version counts."""
+    """The tool that renews the lease of this name. Each renewal writes it again: a new version."""
 
-    broker: BrokerId  # that fills itself anew
+    broker: BrokerId  # that is rebuilding its replicas
     holder: str
 
     def encode(self) -> bytes:
-        return _json({"version": 1, "broker": self.broker, "holder": self.holder})
+        return _json(broker=self.broker, holder=self.holder)
 
     @classmethod
     def decode(cls, value: bytes) -> ThrottleHold:
@@ -196,7 +229,7 @@ def _entries(text: str) -> SomeReplicas:
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    return _json({"version": 1, "config": dict(sorted(config.items()))})
+    return _json(config=dict(sorted(config.items())))
 
 
 def decode_config(value: bytes) -> dict[str, str]:
@@ -209,16 +242,16 @@ def _brokers(ids: list[int]) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(broker) for broker in ids)
 
 
-def _json(fields: Mapping[str, object]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
+def _json(**fields: object) -> bytes:
+    return json.dumps({"version": 1, **fields}, separators=(",", ":")).encode()
 
 
-_SETTLED = b'"adding":[],"removing":[]}'
+_NOT_MOVING = b'"adding":[],"removing":[]}'
 
 
 class _Fields(dict[str, Any]):
     def __missing__(self, key: str) -> object:
-        raise StoreCorrupt(f"a metadata value lacks {key!r}; it was written by something else")
+        raise StoreCorrupt(f"a metadata value lacks {key!r}: Insync did not write it")
 
 
 def _fields(value: bytes) -> _Fields:

@@ -1,21 +1,22 @@
-"""Who lives, on one host: a locked file per session, and a counter in it.
+"""Sessions of processes on one host: a locked file per session, with a heartbeat counter in it.
 
-The owner of a session holds an exclusive flock on its file. Whoever watches it asks for a shared
-one and waits: the kernel grants it the moment the owner is dead, however it died. An owner that
-lives but does nothing (stopped, or its event loop stuck) is told from a healthy one by the
-counter: each turn of its loop's heartbeat timer raises it.
+The owner of a session holds an exclusive flock on its file. An observer requests a shared one and
+waits: the kernel grants it as soon as the owner is dead, however it died. An owner that is alive
+but does nothing (stopped, or its event loop stuck) is detected by the counter, which each run of
+its loop's heartbeat timer increments.
 
-Two clocks decide, and the owner's decides first. An observer ends a session when the counter
-stood still for more than the timeout since the observer first saw that value. The owner gives its
-session up, for good, when more than the timeout has passed since before it wrote that value,
-which is earlier. So whoever is still allowed to act as its session has not been ended.
+Two clocks decide, and the owner's decides first. An observer ends a session when the counter did
+not change for more than the timeout since the observer first saw its value. The owner gives its
+session up, for good, when more than the timeout has passed since a moment before it wrote that
+value, which is earlier. So while an owner may act for its session, no observer has ended it.
 
-An observer that was itself stopped saw nothing: a gap between two of its checks of more than
-twice the check interval does not count as the owner's silence.
+An observer that was itself stopped saw no heartbeats: a gap between two of its checks of more than
+twice the check interval does not count towards the timeout.
 """
 
 import contextlib
 import fcntl
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -23,24 +24,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 COUNTER_BYTES = 8
+logger = logging.getLogger(__name__)
 _held_descriptors: set[int] = set()
 
 
-def _let_go_in_child() -> None:
-    # A forked child shares the parent's lock: were it kept open, the parent's death would go
-    # unnoticed. Closing the child's copy leaves the parent's lock alone. (exec closes by itself.)
+def _close_in_child() -> None:
+    # A forked child shares the parent's lock: if it kept it open, the parent's death would go
+    # unnoticed. Closing the child's copy does not release the lock. (exec closes it anyway.)
     for descriptor in sorted(_held_descriptors):
         with contextlib.suppress(OSError):
             os.close(descriptor)
     _held_descriptors.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """How long an observer has seen a session's counter stand still. Observer milliseconds."""
+    """How long an observer has seen a session's counter unchanged, by the observer's clock."""
 
     counter: int
     checked_at_ms: int
@@ -56,18 +58,18 @@ class Silence:
 
 
 class SessionFile:
-    """The owner's side: created, locked and beaten here; gone when released."""
+    """The owner's session file: created and locked here, deleted when released."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = _create_locked(path)
         _held_descriptors.add(self._descriptor)
 
-    def beat(self, counter: int) -> None:
+    def write_heartbeat(self, counter: int) -> None:
         os.pwrite(self._descriptor, counter.to_bytes(COUNTER_BYTES, "big"), 0)
 
     def release(self) -> None:
-        """Remove the file and let the lock go; a second time does nothing."""
+        """Delete the file and release the lock; a second time does nothing."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
@@ -83,16 +85,16 @@ def _create_locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # `sweep` of another process took it before it was locked
+        os.close(descriptor)  # another process's `sweep` deleted it before it was locked
 
 
-def sweep(folder: Path, *, living: Callable[[int], bool]) -> None:
-    """Remove files of sessions that neither live nor are being opened."""
+def sweep(folder: Path, *, is_live: Callable[[int], bool]) -> None:
+    """Delete files of sessions that are neither live nor being opened."""
     for path in sorted(folder.iterdir()):
         number = path.name.partition("-")[0]
-        if not number.isdecimal() or living(int(number)):
+        if not number.isdecimal() or is_live(int(number)):
             continue
-        with contextlib.suppress(OSError):  # locked: somebody is just opening it
+        with contextlib.suppress(OSError):  # locked: its process is opening the session
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,7 +110,7 @@ def wait_for_release(path: Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         finally:
-            os.close(descriptor)  # at once: nobody may mistake this lock for the owner's
+            os.close(descriptor)  # at once: another observer would take this lock for the owner's
 
 
 def read_counter(path: Path) -> int | None:
@@ -120,23 +122,24 @@ def read_counter(path: Path) -> int | None:
 
 
 @dataclass(slots=True)
-class _Watched:
-    """One foreign session, as this process sees it."""
+class _ObservedSession:
+    """A session of another process, as this process sees it."""
 
     path: Path
-    silence: Silence | None = None  # the keeper's thread alone touches it
-    dead: bool = False  # its lock came free, or its file is gone
-    ending: bool = False  # asked for, not answered yet
+    silence: Silence | None = None  # used by the monitor's thread only
+    dead: bool = False  # its lock was released, or its file deleted
+    ending: bool = False  # requested, and not done yet
     forgotten: bool = False
 
 
-class Keeper:
-    """One thread that writes the own heartbeat and looks at everybody else's.
+class SessionMonitor:
+    """A thread that writes this process's heartbeat and checks those of other processes.
 
-    `end` is called from threads, with incarnation, file and reason, and asks for that session's
-    end; it must answer with `ended` whether or not that succeeded. `expired` is called from the
-    keeper's thread when the own session must be given up. The keeper's thread alone writes and
-    closes the own file: a write that stalls in the kernel stalls nobody else.
+    `end` is called from threads, with incarnation, file and reason, to request that session's end;
+    after the attempt, the caller must call `on_end_attempted`, also if it failed. `expired` is
+    called from the monitor's thread when this process must give its own session up. Only the
+    monitor's thread writes and closes the own file, so a write that blocks in the kernel blocks no
+    other thread.
     """
 
     def __init__(
@@ -153,13 +156,13 @@ class Keeper:
         self._timeout_ms = timeout_ms
         self._end = end
         self._on_expired = expired
-        self._lock = threading.Lock()  # never held over a file operation
-        self._watched: dict[int, _Watched] = {}
+        self._lock = threading.Lock()  # not held during file operations
+        self._observed: dict[int, _ObservedSession] = {}
         self._own: SessionFile | None = None
         self._released: list[SessionFile] = []
-        self._pulse = 0  # turns of the loop's heartbeat timer in this session
-        self._beaten = 0  # the last of them that reached the file
-        self._beaten_at_ms = 0  # taken before that was written
+        self._timer_runs = 0  # of the loop's heartbeat timer in this session
+        self._written = 0  # the value of `_timer_runs` in the file
+        self._written_at_ms = 0  # a moment before that was written
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="insync-sessions", daemon=True)
@@ -168,122 +171,125 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch nobody any more. Threads that wait for a death stay until it comes."""
+        """Stop observing. Threads that wait for an owner's death stay until it comes."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
-        self._let_go()
-        for incarnation in list(self._watched):
+        self._release_files()
+        for incarnation in list(self._observed):
             self.forget(incarnation)
 
-    def own(self, file: SessionFile, *, at_ms: int) -> None:
-        """Beat for this session from now on; `at_ms` is before anybody could see it."""
+    def start_heartbeat(self, file: SessionFile, *, at_ms: int) -> None:
+        """Write heartbeats of this session from now on; `at_ms` is before it becomes visible."""
         with self._lock:
-            self._own, self._pulse, self._beaten, self._beaten_at_ms = file, 0, 0, at_ms
+            self._own, self._timer_runs, self._written, self._written_at_ms = file, 0, 0, at_ms
 
-    def disown(self) -> None:
-        """Beat no more, and let the file and its lock go."""
+    def stop_heartbeat(self) -> None:
+        """Write no more heartbeats, and release the file and its lock."""
         with self._lock:
             if self._own is not None:
                 self._released.append(self._own)
             self._own = None
         self._wake.set()
 
-    def pulse(self) -> None:
-        """The loop turns: let the next beat say so."""
-        self._pulse += 1  # the loop alone counts
+    def on_heartbeat_timer(self) -> None:
+        """The event loop runs: let the next heartbeat show it."""
+        self._timer_runs += 1  # only the event loop increments it
         self._wake.set()
 
     def silent_for_ms(self, now_ms: int) -> int:
-        """How long nobody may have heard of the own session."""
-        return now_ms - self._beaten_at_ms
+        """For how long other processes may have seen no heartbeat of this session."""
+        return now_ms - self._written_at_ms
 
     def watch(self, incarnation: int, path: Path) -> None:
         with self._lock:
-            if incarnation in self._watched:
+            if incarnation in self._observed:
                 return
-            watched = self._watched[incarnation] = _Watched(path)
+            session = self._observed[incarnation] = _ObservedSession(path)
         threading.Thread(
-            target=self._await_death,
-            args=(incarnation, watched),
+            target=self._wait_for_death,
+            args=(incarnation, session),
             name=f"insync-watch-{incarnation}",
-            daemon=True,  # it waits in the kernel for as long as that session lives
+            daemon=True,  # it waits in the kernel until that session ends
         ).start()
 
     def forget(self, incarnation: int) -> None:
         with self._lock:
-            watched = self._watched.pop(incarnation, None)
-            if watched is not None:
-                watched.forgotten = True
+            session = self._observed.pop(incarnation, None)
+            if session is not None:
+                session.forgotten = True
 
-    def ended(self, incarnation: int) -> None:
-        """`end` was tried: if the session is still watched, the next check may try again."""
+    def on_end_attempted(self, incarnation: int) -> None:
+        """If the session is still observed, the next check may request its end again."""
         with self._lock:
-            watched = self._watched.get(incarnation)
-            if watched is not None:
-                watched.ending = False
+            session = self._observed.get(incarnation)
+            if session is not None:
+                session.ending = False
 
-    def _await_death(self, incarnation: int, watched: _Watched) -> None:
-        wait_for_release(watched.path)
-        watched.dead = True
-        self._ask_for_end(incarnation, watched)
+    def _wait_for_death(self, incarnation: int, session: _ObservedSession) -> None:
+        wait_for_release(session.path)
+        session.dead = True
+        self._request_end(incarnation, session)
 
-    def _ask_for_end(self, incarnation: int, watched: _Watched) -> None:
+    def _request_end(self, incarnation: int, session: _ObservedSession) -> None:
         with self._lock:
-            if watched.ending or watched.forgotten:
+            if session.ending or session.forgotten:
                 return
-            watched.ending = True
-        reason = "its process is gone" if watched.dead else "its heartbeat stood still"
-        self._end(incarnation, watched.path, reason)
+            session.ending = True
+        reason = "its process died" if session.dead else "its heartbeat stopped"
+        self._end(incarnation, session.path, reason)
 
     def _run(self) -> None:
         while not self._stopping:
-            self.check()
+            try:
+                self.check()
+            except Exception:  # without this thread the own heartbeat would stop for good
+                logger.exception("sessions could not be checked")
             self._wake.wait(self._interval_ms / 1000)
             self._wake.clear()
 
     def check(self) -> None:
-        """Beat if the loop has turned, and look at everybody: what the thread does each time."""
-        self._let_go()
-        self._beat()
+        """Write the heartbeat if the loop ran, and check all other sessions, once per interval."""
+        self._release_files()
+        self._write_heartbeat()
         with self._lock:
-            watched = list(self._watched.items())
-        for incarnation, one in watched:
-            if one.dead or self._is_silent(one):
-                self._ask_for_end(incarnation, one)
+            observed = list(self._observed.items())
+        for incarnation, each in observed:
+            if each.dead or self._is_silent(each):
+                self._request_end(incarnation, each)
 
-    def _let_go(self) -> None:
+    def _release_files(self) -> None:
         with self._lock:
             released, self._released = self._released, []
         for file in released:
             file.release()
 
-    def _beat(self) -> None:
+    def _write_heartbeat(self) -> None:
         with self._lock:
-            own, pulse = self._own, self._pulse
-            if own is None or pulse == self._beaten:
+            own, timer_runs = self._own, self._timer_runs
+            if own is None or timer_runs == self._written:
                 return
         now_ms = self._clock_ms()
         if self.silent_for_ms(now_ms) > self._timeout_ms:
             self._on_expired()
             return
         try:
-            own.beat(pulse)
+            own.write_heartbeat(timer_runs)
         except OSError:
-            return  # a beat that failed is a beat nobody heard; the next turn tries again
+            return  # as if it were never written; the next run of the timer tries again
         with self._lock:
             if self._own is own:
-                self._beaten, self._beaten_at_ms = pulse, now_ms
+                self._written, self._written_at_ms = timer_runs, now_ms
 
-    def _is_silent(self, watched: _Watched) -> bool:
-        counter = read_counter(watched.path)
-        now_ms = self._clock_ms()  # after the reading: silence is never counted before it was
+    def _is_silent(self, session: _ObservedSession) -> bool:
+        counter = read_counter(session.path)
+        now_ms = self._clock_ms()  # read after the counter, so that silence is not overestimated
         if counter is None:
-            watched.dead = True
+            session.dead = True
             return True
-        if watched.silence is None:
-            watched.silence = Silence(counter=counter, checked_at_ms=now_ms)
-        watched.silence = watched.silence.on_check(
+        if session.silence is None:
+            session.silence = Silence(counter=counter, checked_at_ms=now_ms)
+        session.silence = session.silence.on_check(
             counter=counter, now_ms=now_ms, interval_ms=self._interval_ms
         )
-        return watched.silence.unchanged_ms > self._timeout_ms
+        return session.silence.unchanged_ms > self._timeout_ms

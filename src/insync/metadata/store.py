@@ -1,19 +1,21 @@
-"""What a metadata store promises.
+"""What a metadata store guarantees.
 
-The tree is small, so every broker holds all of it: reading is a look into a local `View`, kept
-current by change notice. Writing is a step: several operations over several nodes, all or
-nothing, each naming the version it builds on.
+The tree is small, so every broker holds all of it. It reads from a local `View`, which change
+notifications keep current. It writes in steps: several operations on several nodes, all or
+nothing, each with the version it builds on.
 
-- All operations of a step look at the tree as it was before the step, and a step changes a path
+- All operations of a step see the tree as it was before the step, and a step changes a path
   at most once, so their order decides only which one a `Conflict` names.
 - A node's version is 0 when it is created and grows by one with each write. A node deleted and
   created again starts at 0 again.
 - Parents need not exist: `/a/b` may be created without `/a`, and deleting `/a` leaves `/a/b`.
 - `revision` grows by one with each committed step. Every store sees the same steps in the same
   order, each exactly once, whole.
-- A session is a broker's life as the others see it. Its id is its incarnation, a number that is
-  never given twice and grows. Its ephemeral nodes, among them `/sessions/<incarnation>`,
-  vanish in one step when it ends. A step that must not outlive a session checks that node.
+- A store that goes back (its file is replaced, or lost its newest steps) is not applied: it counts
+  as unreadable, and the session of a broker that finds it so is lost.
+- A broker is live while its session is. The session's id is its incarnation, a number that is
+  never used twice and grows. Its ephemeral nodes, among them `/sessions/<incarnation>`, are
+  deleted in one step when it ends. A step that must not outlive a session checks that node.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ STATES_PER_STEP_MAX = 5_000  # of partitions: the store's lock is held meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One node. `session` is the incarnation, in digits, of the session it will end with."""
+    """One node. `session` is the incarnation, in digits, of the session it is deleted with."""
 
     path: str
     value: bytes
@@ -43,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one step did to one node: `before` is None if it made it, `after` if it deleted it."""
+    """A node before and after a step: `before` is None if it is new, `after` if it was deleted."""
 
     path: str
     before: Entry | None
@@ -52,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The node is not there yet; an ephemeral one belongs to the session of the committer."""
+    """Create a node that does not exist; an ephemeral one belongs to the store's own session."""
 
     path: str
     value: bytes
@@ -61,7 +63,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The node is there at this version."""
+    """Write a node that exists at this version."""
 
     path: str
     value: bytes
@@ -70,7 +72,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The node is there, at this version or (None) at any."""
+    """Delete a node that exists at this version or (None) at any."""
 
     path: str
     version: int | None = None
@@ -78,7 +80,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The node is there, at this version or (None) at any; it stays as it is."""
+    """Require that a node exists at this version or (None) at any."""
 
     path: str
     version: int | None = None
@@ -86,7 +88,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckAbsent:
-    """The node is not there."""
+    """Require that a node does not exist."""
 
     path: str
 
@@ -96,19 +98,31 @@ Watcher = Callable[[Sequence[Change]], None]
 
 
 class MetadataStore(Protocol):
-    """One broker's handle on the tree. All of it belongs to one event loop."""
+    """One broker's connection to the tree. Used from one event loop only."""
 
     @property
     def revision(self) -> int:
         """The newest step that the local view includes."""
 
+    @property
+    def latest_step(self) -> tuple[int, str]:
+        """Revision and fingerprint of the newest step that the local view includes and that
+        changed a node. The fingerprint is empty if the view began with a later tree.
+        """
+
+    async def fingerprint_of(self, revision: int) -> str | None:
+        """The fingerprint of an earlier step; None if the change log no longer has it.
+
+        Raises Unavailable if the store cannot be read.
+        """
+
     def get(self, path: str) -> Entry | None: ...
 
     def children(self, path: str) -> list[str]:
-        """Names, not paths, of what is directly below; sorted. A node implies its parents."""
+        """Sorted names, not paths, of what is directly below `path`. A node implies its parents."""
 
     def under(self, prefix: str) -> Iterator[Entry]:
-        """Every node below `prefix`, itself not included, sorted by path."""
+        """Every node below `prefix`, without `prefix` itself, sorted by path."""
 
     def snapshot(self) -> Mapping[str, Entry]:
         """The whole tree at `revision`; later changes do not show in it."""
@@ -117,52 +131,53 @@ class MetadataStore(Protocol):
         """Make one step and return its revision; the local view includes it by then.
 
         Raises Conflict for the first operation that fails, SessionEnded for an ephemeral node
-        without a living session, Unavailable. After a Conflict the local view is at least as new
-        as what refused, so the caller may read and try again. A cancelled commit may still happen.
+        without a live session, Unavailable. After a Conflict the local view is at least as new
+        as the tree that refused, so the caller may read and try again. A cancelled commit may still
+        be made.
         """
 
     def catch_up(self) -> None:
-        """Include every step made before now, at once, telling the watchers: for who was away.
+        """Apply every step made before now, at once, and notify the watchers: after a pause.
 
-        Does not wait for anybody; where the store cannot be read the view stays as it is. Asked
-        by a watcher, it does so as soon as the step that is being told is told to all.
+        Never waits. If the store cannot be read, the view stays as it is. Called by a watcher, it
+        does so once all watchers are notified of the current step.
         """
 
     def watch(self, callback: Watcher) -> Callable[[], None]:
-        """Call back with the changes of each step from now on, in order; returns the way out.
+        """Call back with the changes of each step from now on, in order; returns `unsubscribe`.
 
-        The local view is at exactly that step during the call. A reader who fell behind the
+        The local view is at exactly that step during the call. A reader that fell behind the
         change log gets the difference as one step.
         """
 
     async def open_session(self, name: str) -> int:
-        """Begin a session and return its incarnation; `name` is for people, not unique."""
+        """Begin a session and return its incarnation; `name` is for operators, not unique."""
 
     async def close_session(self) -> None:
-        """End the own session, if there is one, with its ephemeral nodes."""
+        """End this store's session, if there is one, with its ephemeral nodes."""
 
     @property
     def session(self) -> str | None:
-        """The own session as `Entry.session` has it; None when there is none or it is lost."""
+        """This store's session as in `Entry.session`; None if there is none or it is lost."""
 
     @property
     def session_lost(self) -> asyncio.Event:
-        """Set when the own session ended and it was not `close_session`; cleared by a new one."""
+        """Set when the session ended without `close_session`; cleared by a new session."""
 
     def is_alive(self, now_ms: int) -> bool:
-        """May this broker still speak for its session? Once no, no until it opens a new one.
+        """Whether this broker may still act for its session. Once False, False until a new one.
 
-        No later than the others give it up: ask before acknowledging anything.
+        False no later than other brokers may end the session: check it before acknowledging.
         """
 
     async def start(self) -> None: ...
 
     async def close(self) -> None:
-        """End the session and let go of everything."""
+        """End the session and release all resources."""
 
 
 def check_step(operations: Sequence[Operation]) -> None:
-    """Assert what no caller may get wrong: these are our bugs, not the world's."""
+    """Assert what every caller must respect: a violation is a bug of Insync."""
     assert 0 < len(operations) <= OPERATIONS_MAX, f"a step of {len(operations)} operations"
     changed: set[str] = set()
     for operation in operations:
@@ -170,7 +185,7 @@ def check_step(operations: Sequence[Operation]) -> None:
         match operation:
             case Create(path) | Write(path) | Delete(path):
                 assert path not in changed, f"a step changes {path} twice"
-                assert paths.session_of(path) is None, f"{path} is the store's to change"
+                assert paths.session_of(path) is None, f"only the store changes {path}"
                 changed.add(path)
             case Check() | CheckAbsent():
                 pass
@@ -191,7 +206,7 @@ def check_path(path: str) -> None:
 
 
 def expectation(operation: Operation) -> str:
-    """What the operation wanted to find, for the message of a Conflict."""
+    """The condition of the operation, for the message of a Conflict."""
     match operation:
         case Create() | CheckAbsent():
             return "nothing"

@@ -1,4 +1,4 @@
-"""The lease of a throttle as the store has it: itself, who renews it, and the step that ends it."""
+"""The throttle lease in the store, the hold that renews it, and the step that ends it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from insync.rules import throttle_lease
 from insync.rules.throttle_lease import ThrottleLease
 
 
-def the_lease(store: MetadataStore) -> Entry | None:
-    """The one that there is."""
+def current_lease(store: MetadataStore) -> Entry | None:
+    """There is at most one."""
     return next(iter(store.under(paths.THROTTLE_LEASES)), None)
 
 
-def hold_on(store: MetadataStore, lease_path: str) -> Entry | None:
-    """Where it is renewed; None: it lasts as long as the moves it came with."""
+def hold_of_lease(store: MetadataStore, lease_path: str) -> Entry | None:
+    """The node that renews the lease; None: the lease ends with the moves it came with."""
     return store.get(paths.throttle_hold(lease_path))
 
 
 def end_step(
     store: MetadataStore, path: str, version: int, lease: ThrottleLease
 ) -> list[Operation]:
-    """Undo it, on condition that it was neither extended nor renewed meanwhile."""
+    """Restore what the lease replaced, if it was neither extended nor renewed meanwhile."""
     configs = configs_of(store, topics=lease.topics, brokers=lease.brokers)
     change = throttle_lease.end(lease, configs=configs)
-    hold = hold_on(store, path)
-    renewed = [] if hold is None else [Delete(hold.path, hold.version)]
-    return [Delete(path, version), *renewed, *configs_step(store, change)]
+    hold = hold_of_lease(store, path)
+    delete_hold = [] if hold is None else [Delete(hold.path, hold.version)]
+    return [Delete(path, version), *delete_hold, *configs_step(store, change)]

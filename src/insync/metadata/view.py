@@ -1,20 +1,42 @@
-"""The local copy of the tree: what a broker reads from, and what tells it of changes."""
+"""The local copy of the tree: a broker reads from it, and it notifies watchers of changes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from types import MappingProxyType
+from typing import Final
 
 from insync.metadata.store import Change, Entry, Watcher
 
-Steps = Sequence[tuple[int, Sequence[tuple[str, Entry | None]]]]  # (revision, what it left)
+FINGERPRINT_CHARACTERS: Final = 32
+
+NodesAfter = Sequence[tuple[str, Entry | None]]
+Step = tuple[int, NodesAfter]  # the revision, and the nodes after it
+Steps = Sequence[Step]
+
+
+def fingerprint(nodes: NodesAfter) -> str:
+    """Tells a step from another that made the same revision of a store that went back.
+
+    Empty for a step that changes nothing.
+    """
+    if not nodes:
+        return ""
+    digest = sha256()
+    for path, after in nodes:
+        node = None if after is None else (after.value, after.version, after.session)
+        digest.update(repr((path, node)).encode())
+    return digest.hexdigest()[:FINGERPRINT_CHARACTERS]
 
 
 class View:
-    """The tree as of `revision`. Steps are applied in order; a repeated one is passed over."""
+    """The tree as of `revision`. Steps are applied in order; a repeated one is skipped."""
 
     def __init__(self) -> None:
         self.revision = 0
-        self.is_telling = False
+        self.latest_step: Step | None = None
+        """The newest step that changed nodes; None if the view began with a later tree."""
+        self.is_notifying = False
         self._entries: dict[str, Entry] = {}
         # For each path that has something below it: names of children, each with how many
         # entries are at or below it. Reading children does not look at the rest of the tree.
@@ -29,7 +51,7 @@ class View:
         return sorted(self._children.get(path.rstrip("/"), ()))
 
     def under(self, prefix: str) -> Iterator[Entry]:
-        # Gathered before the first is handed out: the caller may await between two of them.
+        # Collected before the first is returned: the caller may await between two of them.
         return iter(sorted(self._below(prefix.rstrip("/")), key=lambda entry: entry.path))
 
     def snapshot(self) -> Mapping[str, Entry]:
@@ -46,47 +68,49 @@ class View:
         return unsubscribe
 
     def apply(self, steps: Steps) -> None:
-        """Follow the steps that are new; between two of them the watchers are told."""
-        for revision, left in steps:
+        """Apply the steps that are new, and notify the watchers after each."""
+        for revision, nodes in steps:
             if revision <= self.revision:
                 continue
             assert revision == self.revision + 1, f"step {revision} after {self.revision}"
             self.revision = revision
-            self._tell([self._put(path, after) for path, after in left])
+            if nodes:
+                self.latest_step = (revision, nodes)
+            self._notify([self._put(path, after) for path, after in nodes])
 
-    def become(self, revision: int, entries: Iterable[Entry]) -> None:
-        """Jump to a whole tree, telling the watchers the difference as one step."""
+    def reset_to(self, revision: int, entries: Iterable[Entry]) -> None:
+        """Replace the whole tree, and notify the watchers of the difference as one step."""
         if revision <= self.revision:
             return
         target = {entry.path: entry for entry in entries}
-        self.revision = revision
+        self.revision, self.latest_step = revision, None
         different = sorted(
             path
             for path in self._entries.keys() | target.keys()
             if self._entries.get(path) != target.get(path)
         )
-        self._tell([self._put(path, target.get(path)) for path in different])
+        self._notify([self._put(path, target.get(path)) for path in different])
 
-    def _tell(self, changes: Sequence[Change]) -> None:
+    def _notify(self, changes: Sequence[Change]) -> None:
         if not changes:
             return
-        assert not self.is_telling, "a step is told whole before the next"
-        self.is_telling = True
+        assert not self.is_notifying, "all watchers get a step before the next"
+        self.is_notifying = True
         try:
-            self._tell_all(changes)
+            self._call_watchers(changes)
         finally:
-            self.is_telling = False
+            self.is_notifying = False
 
-    def _tell_all(self, changes: Sequence[Change]) -> None:
+    def _call_watchers(self, changes: Sequence[Change]) -> None:
         for key, callback in list(self._watchers.items()):
             if key not in self._watchers:
                 continue  # an earlier callback unsubscribed it
             try:
                 callback(changes)
             except Exception as error:
-                # One watcher's bug must not keep the change from the others, nor stop the view.
+                # A bug of one watcher must not stop the view or the other watchers.
                 asyncio.get_running_loop().call_exception_handler(
-                    {"message": "a metadata watcher failed", "exception": error}
+                    {"message": "metadata: a watcher failed", "exception": error}
                 )
 
     def _put(self, path: str, after: Entry | None) -> Change:
@@ -118,3 +142,33 @@ class View:
             if entry is not None:
                 yield entry
             yield from self._below(path)
+
+
+class ReadsFromView:
+    """The reading half of a `MetadataStore`: every read and every watcher is its view's."""
+
+    _view: View
+
+    @property
+    def revision(self) -> int:
+        return self._view.revision
+
+    @property
+    def latest_step(self) -> tuple[int, str]:
+        step = self._view.latest_step
+        return (self.revision, "") if step is None else (step[0], fingerprint(step[1]))
+
+    def get(self, path: str) -> Entry | None:
+        return self._view.get(path)
+
+    def children(self, path: str) -> list[str]:
+        return self._view.children(path)
+
+    def under(self, prefix: str) -> Iterator[Entry]:
+        return self._view.under(prefix)
+
+    def snapshot(self) -> Mapping[str, Entry]:
+        return self._view.snapshot()
+
+    def watch(self, callback: Watcher) -> Callable[[], None]:
+        return self._view.watch(callback)

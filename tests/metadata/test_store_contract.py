@@ -1,11 +1,10 @@
-"""What every metadata store promises, on each of them."""
+"""What every metadata store guarantees, tested on each of them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from store_worlds import CHANGE_LOG_MAX, WORLDS, Life, World, hear, play, until
 
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
 from insync.metadata.store import (
@@ -19,17 +18,27 @@ from insync.metadata.store import (
     Operation,
     Write,
 )
+from insync.metadata.view import NodesAfter, fingerprint
+from support.metadata.store_kinds import (
+    CHANGE_LOG_MAX,
+    WORLDS,
+    Scenario,
+    World,
+    play,
+    record_notifications,
+    until,
+)
 
-Play = Callable[[Life], None]
+RunOnStore = Callable[[Scenario], None]
 
 
 @pytest.fixture(params=sorted(WORLDS))
-def live(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
-    return lambda life: play(request.param, tmp_path, life)
+def run_on_store(request: pytest.FixtureRequest, tmp_path: Path) -> RunOnStore:
+    return lambda scenario: play(request.param, tmp_path, scenario)
 
 
-def test_a_version_is_0_at_creation_and_grows_with_each_write(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_version_is_0_at_creation_and_grows_with_each_write(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         first = await store.commit(Create("/a", b"1"))
         assert store.get("/a") == Entry("/a", b"1", 0)
@@ -42,7 +51,7 @@ def test_a_version_is_0_at_creation_and_grows_with_each_write(live: Play) -> Non
         await store.commit(Create("/a", b"3"))
         assert store.get("/a") == Entry("/a", b"3", 0)
 
-    live(life)
+    run_on_store(scenario)
 
 
 FAILING: list[tuple[Operation, str, int | None]] = [
@@ -59,55 +68,57 @@ FAILING: list[tuple[Operation, str, int | None]] = [
 ]
 
 
-def test_a_step_with_one_failing_operation_changes_nothing_and_names_it(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_step_with_one_failing_operation_changes_nothing_and_names_it(
+    run_on_store: RunOnStore,
+) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         await store.commit(Create("/a", b"1"), Create("/b", b"1"), Create("/c", b"1"))
         await store.commit(Write("/a", b"2", 0))
         before, revision = store.snapshot(), store.revision
-        for failing, message, found in FAILING:
+        for failing, message, found_version in FAILING:
             with pytest.raises(Conflict) as caught:
                 await store.commit(
                     Write("/b", b"x", 0), Create("/d", b"x"), failing, Check("/none"), Delete("/c")
                 )
             assert (str(caught.value), caught.value.index) == (message, 2)
-            assert (caught.value.path, caught.value.found_version) == (failing.path, found)
+            assert (caught.value.path, caught.value.found_version) == (failing.path, found_version)
             assert (store.snapshot(), store.revision) == (before, revision)
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_checks_that_hold_let_a_step_pass(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_checks_that_hold_let_a_step_pass(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         await store.commit(Create("/a", b""), Create("/b", b""))
         await store.commit(Check("/a"), Check("/a", 0), Check("/b", 0), CheckAbsent("/c"))
-        # Operations look at the tree before the step, in whatever order they stand.
+        # Operations see the tree before the step, in any order.
         await store.commit(
             Write("/a", b"", 0), Check("/a", 0), Create("/c", b""), CheckAbsent("/c")
         )
         await store.commit(Delete("/a"), Check("/a", 1), Delete("/b", 0))
         assert sorted(store.snapshot()) == ["/c"]
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_a_step_of_checks_is_a_revision_that_nobody_is_told_of(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_step_of_checks_is_a_revision_without_a_notification(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         one, two = await world.open(), await world.open()
-        told: list[Sequence[Change]] = []
-        two.watch(told.append)
+        notified: list[Sequence[Change]] = []
+        two.watch(notified.append)
         revision = await one.commit(CheckAbsent("/a"))
         assert await one.commit(CheckAbsent("/a")) == revision + 1
         await one.commit(Create("/a", b""))
         await until(lambda: two.revision == revision + 2)
-        assert [[change.path for change in changes] for changes in told] == [["/a"]]
+        assert [[change.path for change in changes] for changes in notified] == [["/a"]]
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_children_are_names_and_under_is_everything_below(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_children_are_names_and_under_is_everything_below(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         # "-" and "." sort before "/": neighbours in order are not neighbours in the tree.
         made = ["/t/a", "/t/a-b", "/t/a.b/x/y", "/t/a/p/0", "/t/a/p/10", "/t/ab", "/tt", "/t/B"]
@@ -125,11 +136,11 @@ def test_children_are_names_and_under_is_everything_below(live: Play) -> None:
         assert store.children("/t") == ["B", "a-b", "a.b", "ab"]
         assert list(store.under("/t/a")) == []
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_a_snapshot_stays_as_it_was(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_snapshot_stays_as_it_was(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         await store.commit(Create("/a", b"1"))
         snapshot, below = store.snapshot(), store.under("/")
@@ -137,11 +148,11 @@ def test_a_snapshot_stays_as_it_was(live: Play) -> None:
         assert dict(snapshot) == {"/a": Entry("/a", b"1", 0)}
         assert [entry.value for entry in below] == [b"1"]
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_values_and_paths_are_kept_as_they_are(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_values_and_paths_are_kept_as_they_are(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         values = {"/empty": b"", "/nul": b"a\0b", "/ü/<default>": "ü'\"".encode()}
         values["/large"] = bytes(VALUE_BYTES_MAX)
@@ -150,15 +161,15 @@ def test_values_and_paths_are_kept_as_they_are(live: Play) -> None:
         for reader in (store, late):
             assert {path: entry.value for path, entry in reader.snapshot().items()} == values
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_every_handle_is_told_of_every_step_in_order_with_its_view_at_that_step(
-    live: Play,
+def test_every_store_is_notified_of_every_step_in_order_with_its_view_at_that_step(
+    run_on_store: RunOnStore,
 ) -> None:
-    async def life(world: World) -> None:
+    async def scenario(world: World) -> None:
         stores = [await world.open() for _ in range(3)]
-        told = [hear(store) for store in stores]
+        notified = [record_notifications(store) for store in stores]
         first = await stores[0].commit(Create("/a", b"0"), Create("/b", b"0"))
         await stores[1].commit(Write("/a", b"1", 0))
         await stores[2].commit(Delete("/b"), Write("/a", b"2", 1))
@@ -170,106 +181,110 @@ def test_every_handle_is_told_of_every_step_in_order_with_its_view_at_that_step(
             (first + 2, [Change("/b", b0, None), Change("/a", a1, a2)]),
         ]
         await until(lambda: all(store.revision == first + 2 for store in stores))
-        assert told == [expected] * 3
+        assert notified == [expected] * 3
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_who_was_away_catches_up_at_once_and_hears_of_nothing_twice(live: Play) -> None:
-    async def play(world: World) -> None:
+def test_catch_up_applies_missed_steps_at_once_and_none_twice(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         here, away = await world.open(), await world.open()
-        heard: list[str] = []
-        away.watch(lambda changes: heard.extend(change.path for change in changes))
+        received: list[str] = []
+        away.watch(lambda changes: received.extend(change.path for change in changes))
         for name in ("/a", "/b", "/c"):
             await here.commit(Create(name, b""))
         away.catch_up()
-        assert heard == ["/a", "/b", "/c"]
+        assert received == ["/a", "/b", "/c"]
         assert away.get("/c") is not None
         away.catch_up()
         await here.commit(Create("/d", b""))
-        await until(lambda: "/d" in heard)
-        assert heard == ["/a", "/b", "/c", "/d"]
+        await until(lambda: "/d" in received)
+        assert received == ["/a", "/b", "/c", "/d"]
 
-    live(play)
+    run_on_store(scenario)
 
 
-def test_a_watcher_that_catches_up_is_told_one_step_after_the_other(live: Play) -> None:
-    async def play(world: World) -> None:
+def test_a_watcher_that_catches_up_is_notified_step_by_step(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         here, away = await world.open(), await world.open()
-        heard: list[str] = []
+        received: list[str] = []
 
         def catch_up(changes: Sequence[Change]) -> None:
-            heard.extend(f"first {change.path}" for change in changes)
+            received.extend(f"first {change.path}" for change in changes)
             away.catch_up()
 
         away.watch(catch_up)
-        away.watch(lambda changes: heard.extend(f"then {change.path}" for change in changes))
+        away.watch(lambda changes: received.extend(f"then {change.path}" for change in changes))
         for name in ("/a", "/b"):
             await here.commit(Create(name, b""))
         away.catch_up()
-        assert heard == ["first /a", "then /a", "first /b", "then /b"]
+        assert received == ["first /a", "then /a", "first /b", "then /b"]
         await here.commit(Create("/c", b""))
-        await until(lambda: "then /c" in heard)
+        await until(lambda: "then /c" in received)
 
-    live(play)
+    run_on_store(scenario)
 
 
-def test_who_unsubscribed_hears_no_more_and_a_failing_watcher_stops_nobody(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_unsubscribed_watchers_are_not_called_and_a_failing_one_stops_no_other(
+    run_on_store: RunOnStore,
+) -> None:
+    async def scenario(world: World) -> None:
         failures: list[object] = []
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: failures.append(context["exception"])
         )
         store = await world.open()
-        told: list[str] = []
+        notified: list[str] = []
 
         def fail(_: Sequence[Change]) -> None:
             raise ZeroDivisionError
 
-        def unsubscribe_the_first(_: Sequence[Change]) -> None:
-            told.append("second")
-            leave()
+        def unsubscribe_first(_: Sequence[Change]) -> None:
+            notified.append("second")
+            unsubscribe()
 
         store.watch(fail)
-        leave = store.watch(lambda _: told.append("first"))
-        store.watch(unsubscribe_the_first)
+        unsubscribe = store.watch(lambda _: notified.append("first"))
+        store.watch(unsubscribe_first)
         await store.commit(Create("/a", b""))
         await store.commit(Create("/b", b""))
-        leave()  # a second time is harmless
-        assert told == ["first", "second", "second"]
+        unsubscribe()  # a second time is harmless
+        assert notified == ["first", "second", "second"]
         assert [type(failure) for failure in failures] == [ZeroDivisionError] * 2
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_who_fell_behind_the_change_log_gets_the_difference_as_one_step(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_store_behind_the_change_log_gets_the_difference_as_one_step(
+    run_on_store: RunOnStore,
+) -> None:
+    async def scenario(world: World) -> None:
         one, two = await world.open(), await world.open()
         await one.commit(Create("/stays", b""), Create("/goes", b""), Create("/n", b"0"))
         await until(lambda: two.revision == one.revision)
-        told: list[Sequence[Change]] = []
-        two.watch(told.append)
+        notified: list[Sequence[Change]] = []
+        two.watch(notified.append)
         world.quiet(two)
         try:
             await one.commit(Delete("/goes"), Create("/new", b""))
             for version in range(CHANGE_LOG_MAX + 10):
                 await one.commit(Write("/n", b"%d" % version, version))
-            assert told == []
+            assert notified == []
         finally:
             world.wake(two)
         await until(lambda: two.revision == one.revision)
         assert two.snapshot() == one.snapshot()
-        assert [[change.path for change in changes] for changes in told] == [
+        assert [[change.path for change in changes] for changes in notified] == [
             ["/goes", "/n", "/new"]
         ]
         await one.commit(Delete("/stays"))
-        await until(lambda: len(told) == 2)
+        await until(lambda: len(notified) == 2)
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_a_step_larger_than_the_change_log_reaches_everybody(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_step_larger_than_the_change_log_reaches_every_store(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         one, two = await world.open(), await world.open()
         for round_number in range(3):
             await one.commit(
@@ -278,33 +293,33 @@ def test_a_step_larger_than_the_change_log_reaches_everybody(live: Play) -> None
             await until(lambda: two.revision == one.revision)
             assert two.snapshot() == one.snapshot()
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_of_steps_that_build_on_the_same_version_exactly_one_wins(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_of_steps_that_build_on_the_same_version_exactly_one_wins(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         stores = [await world.open() for _ in range(3)]
         await stores[0].commit(Create("/a", b""), Create("/b", b""))
         await until(lambda: all(store.revision == stores[0].revision for store in stores))
         for version in range(20):
-            answers = await asyncio.gather(
+            results = await asyncio.gather(
                 *(
                     store.commit(Check("/b", 0), Write("/a", b"%d" % number, version))
                     for number, store in enumerate(stores)
                 ),
                 return_exceptions=True,
             )
-            winners = [number for number, answer in enumerate(answers) if isinstance(answer, int)]
+            winners = [number for number, result in enumerate(results) if isinstance(result, int)]
             assert len(winners) == 1
-            assert sum(isinstance(answer, Conflict) for answer in answers) == 2
-            for store in stores:  # the losers know what beat them
+            assert sum(isinstance(result, Conflict) for result in results) == 2
+            for store in stores:  # the losers see the winner's write
                 assert store.get("/a") == Entry("/a", b"%d" % winners[0], version + 1)
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_ephemeral_nodes_vanish_with_their_session_in_one_step(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_ephemeral_nodes_vanish_with_their_session_in_one_step(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         one, two = await world.open(), await world.open()
         incarnation = await one.open_session("broker-1")
         await one.commit(
@@ -314,24 +329,28 @@ def test_ephemeral_nodes_vanish_with_their_session_in_one_step(live: Play) -> No
         )
         assert one.get("/controller") == Entry("/controller", b"", 0, str(incarnation))
         await two.commit(Check("/controller"), Check(f"/sessions/{incarnation}"))
-        await two.commit(Write("/controller", b"2", 0))  # others may write it; it stays one's
-        told: list[Sequence[Change]] = []
-        two.watch(told.append)
+        await two.commit(
+            Write("/controller", b"2", 0)
+        )  # another may write it; it still belongs to the first
+        notified: list[Sequence[Change]] = []
+        two.watch(notified.append)
         assert (one.session, two.session) == (str(incarnation), None)
         await one.close_session()
         assert (one.session, two.session) == (None, None)
         assert not one.session_lost.is_set()
         await until(lambda: two.revision == one.revision)
         gone = ["/brokers/ids/1", "/controller", f"/sessions/{incarnation}"]
-        assert [[change.path for change in changes] for changes in told] == [gone]
+        assert [[change.path for change in changes] for changes in notified] == [gone]
         assert sorted(two.snapshot()) == ["/stays"]
         await one.close_session()
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_who_lost_its_session_is_told_and_may_open_another(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_store_that_lost_its_session_is_notified_and_may_open_another(
+    run_on_store: RunOnStore,
+) -> None:
+    async def scenario(world: World) -> None:
         one, two = await world.open(), await world.open()
         other = await two.open_session("broker-2")
         await two.commit(Create("/brokers/ids/2", b"", ephemeral=True))
@@ -350,24 +369,24 @@ def test_who_lost_its_session_is_told_and_may_open_another(live: Play) -> None:
         await one.commit(Create("/brokers/ids/1", b"", ephemeral=True))
         assert not two.session_lost.is_set()
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_an_ephemeral_node_needs_a_session(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_an_ephemeral_node_needs_a_session(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         with pytest.raises(SessionEnded, match="/a: "):
             await store.commit(Create("/a", b"", ephemeral=True))
         assert not store.is_alive(0)
         assert store.snapshot() == {}
 
-    live(life)
+    run_on_store(scenario)
 
 
 def test_a_session_that_has_ended_makes_no_ephemeral_node_though_its_owner_does_not_know(
-    live: Play,
+    run_on_store: RunOnStore,
 ) -> None:
-    async def life(world: World) -> None:
+    async def scenario(world: World) -> None:
         one, two = await world.open(), await world.open()
         incarnation = await one.open_session("broker-1")
         world.quiet(one)
@@ -382,11 +401,11 @@ def test_a_session_that_has_ended_makes_no_ephemeral_node_though_its_owner_does_
             await commit
         await two.commit(CheckAbsent("/a"))
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_a_closed_handle_refuses_and_its_session_is_gone(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_a_closed_store_refuses_and_its_session_is_gone(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         one, two = await world.open(), await world.open()
         await one.open_session("broker-1")
         await one.commit(Create("/a", b"", ephemeral=True))
@@ -399,20 +418,20 @@ def test_a_closed_handle_refuses_and_its_session_is_gone(live: Play) -> None:
         await until(lambda: two.revision == 3)
         assert two.snapshot() == {}
 
-    live(life)
+    run_on_store(scenario)
 
 
-def test_an_incarnation_is_never_given_twice(live: Play) -> None:
-    async def life(world: World) -> None:
+def test_an_incarnation_is_never_used_twice(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
         stores = [await world.open() for _ in range(3)]
-        given: list[int] = []
+        incarnations: list[int] = []
         for _ in range(3):
-            given += await asyncio.gather(*(store.open_session("same") for store in stores))
+            incarnations += await asyncio.gather(*(store.open_session("same") for store in stores))
             await asyncio.gather(*(store.close_session() for store in stores))
-        assert len(set(given)) == 9
-        assert given[0:3] < given[3:6] < given[6:9]
+        assert len(set(incarnations)) == 9
+        assert incarnations[0:3] < incarnations[3:6] < incarnations[6:9]
 
-    live(life)
+    run_on_store(scenario)
 
 
 @pytest.mark.parametrize(
@@ -429,10 +448,51 @@ def test_an_incarnation_is_never_given_twice(live: Play) -> None:
         [Delete("/sessions/1")],
     ],
 )
-def test_steps_that_only_a_bug_makes_are_asserted(live: Play, operations: list[Operation]) -> None:
-    async def life(world: World) -> None:
+def test_steps_that_only_a_bug_makes_fail_an_assertion(
+    run_on_store: RunOnStore, operations: list[Operation]
+) -> None:
+    async def scenario(world: World) -> None:
         store = await world.open()
         with pytest.raises(AssertionError):
             await store.commit(*operations)
 
-    live(life)
+    run_on_store(scenario)
+
+
+def test_a_step_can_be_told_from_another_of_the_same_revision(run_on_store: RunOnStore) -> None:
+    async def scenario(world: World) -> None:
+        writer, reader = await world.open(), await world.open()
+        first = await writer.commit(Create("/a", b"1"), Create("/b", b"1"))
+        seen = writer.latest_step
+        assert seen[0] == first
+        assert seen[1]
+        await until(lambda: reader.revision == first)
+        assert reader.latest_step == seen
+        checked = await writer.commit(Check("/a"))  # changes nothing: not one to compare
+        assert writer.latest_step == seen
+        second = await writer.commit(Delete("/b"))
+        assert await reader.fingerprint_of(first) == seen[1]
+        assert await reader.fingerprint_of(second) == writer.latest_step[1] != seen[1]
+        assert await reader.fingerprint_of(checked) == ""
+        assert await reader.fingerprint_of(second + 1) is None
+        late = await world.open()
+        assert late.latest_step == (second, "")  # it has read the tree, and no step
+        for number in range(CHANGE_LOG_MAX + 1):
+            await writer.commit(Write("/a", b"", number))
+        assert await reader.fingerprint_of(first) is None
+
+    run_on_store(scenario)
+
+
+def test_the_fingerprint_depends_on_everything_in_a_step() -> None:
+    nodes: NodesAfter = [("/a", Entry("/a", b"1", 0)), ("/b", None)]
+    others: list[NodesAfter] = [
+        [("/a", Entry("/a", b"2", 0)), ("/b", None)],
+        [("/a", Entry("/a", b"1", 1)), ("/b", None)],
+        [("/a", Entry("/a", b"1", 0, "7")), ("/b", None)],
+        [("/a", Entry("/a", b"1", 0)), ("/c", None)],
+        [("/a", Entry("/a", b"1", 0))],
+        [("/a", None), ("/b", None)],
+    ]
+    assert fingerprint(nodes) == fingerprint(list(nodes))
+    assert len({fingerprint(each) for each in [nodes, *others]}) == 1 + len(others)

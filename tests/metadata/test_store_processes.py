@@ -13,31 +13,32 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from store_process import COUNTERS
-from store_worlds import until
 
 from insync.metadata.sqlite import SqliteStore, monotonic_ms
 from insync.metadata.store import Create, Write
+from support.metadata import store_process
+from support.metadata.store_kinds import until
+from support.metadata.store_process import COUNTERS
 
 pytestmark = [pytest.mark.process, pytest.mark.timed]
 
-SCRIPT = Path(__file__).with_name("store_process.py")
+SCRIPT = Path(store_process.__file__)
 TIMEOUT_MS = 400
 INTERVAL_MS = 50
 DEADLINE_S = 10.0
-# An observer finds the last beat at one check and the end of its patience at another; then a poll.
+# An observer sees the last heartbeat at one check, and ends the session at another; then a poll.
 SILENT_MS_MAX = TIMEOUT_MS + 3 * INTERVAL_MS
 
 
 class Process:
-    """One `store_process`, and what it said."""
+    """One `store_process`, and what it printed."""
 
     def __init__(self, path: Path, act: str, argument: str, *, timeout_ms: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, SCRIPT, path, str(timeout_ms), str(INTERVAL_MS), act, argument],
             stdout=subprocess.PIPE,
         )
-        self._said = bytearray()
+        self._output = bytearray()
         self._selector = selectors.DefaultSelector()
         assert self._process.stdout is not None
         self._stdout = self._process.stdout
@@ -45,25 +46,25 @@ class Process:
 
     def next_line(self, *, deadline_s: float = DEADLINE_S) -> list[str]:
         give_up = time.monotonic() + deadline_s
-        while b"\n" not in self._said:
+        while b"\n" not in self._output:
             left_s = give_up - time.monotonic()
-            assert left_s > 0, f"it said no line within {deadline_s} s"
+            assert left_s > 0, f"the process printed no line within {deadline_s} s"
             if self._selector.select(left_s):
                 piece = os.read(self._stdout.fileno(), 4096)
-                assert piece, "it ended without a word"
-                self._said += piece
-        line, _, rest = bytes(self._said).partition(b"\n")
-        self._said = bytearray(rest)
+                assert piece, "the process ended without output"
+                self._output += piece
+        line, _, rest = bytes(self._output).partition(b"\n")
+        self._output = bytearray(rest)
         return line.decode().split()
 
     async def expect(self, word: str) -> list[str]:
-        """Its next line, while the loop of the test goes on."""
-        said = await asyncio.to_thread(self.next_line)
-        assert said[0] == word, said
-        return said[1:]
+        """The words after `word` of its next line; does not block the event loop."""
+        line = await asyncio.to_thread(self.next_line)
+        assert line[0] == word, line
+        return line[1:]
 
     def is_silent(self) -> bool:
-        return not self._said and not self._selector.select(0)
+        return not self._output and not self._selector.select(0)
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -112,13 +113,13 @@ async def opened(path: Path, *, timeout_ms: int = TIMEOUT_MS) -> AsyncIterator[S
 
 
 async def wait_ms(duration_ms: int) -> None:
-    """Let time pass that must pass: for what should not happen meanwhile."""
+    """Wait, to see that something does not happen meanwhile."""
     end_ms = monotonic_ms() + duration_ms
     await until(lambda: monotonic_ms() >= end_ms, deadline_s=duration_ms / 1000 + DEADLINE_S)
 
 
 def test_no_update_is_lost_between_processes(processes: Processes) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         async with opened(processes.path) as store:
             await store.commit(*(Create(f"/counters/{n}", b"0") for n in range(COUNTERS)))
             racers = [await processes.ready("count", "2") for _ in range(4)]
@@ -129,12 +130,12 @@ def test_no_update_is_lost_between_processes(processes: Processes) -> None:
             assert sum(int(entry.value) for entry in counters) == sum(made)
             assert all(int(entry.value) == entry.version for entry in counters)
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_a_killed_owner_is_noticed_at_once(processes: Processes) -> None:
-    async def life() -> None:
-        # A timeout that cannot have passed: it is the lock that tells.
+    async def scenario() -> None:
+        # The timeout cannot have passed: the lock shows the death.
         async with opened(processes.path, timeout_ms=60_000) as store:
             noticed_ms = []
             owners = [
@@ -154,11 +155,13 @@ def test_a_killed_owner_is_noticed_at_once(processes: Processes) -> None:
             folder = processes.path.parent / "sessions"
             await until(lambda: list(folder.iterdir()) == [])
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_a_session_whose_owner_died_unseen_ends_when_somebody_looks(processes: Processes) -> None:
-    async def life() -> None:
+def test_a_session_whose_owner_died_unobserved_ends_when_a_store_opens(
+    processes: Processes,
+) -> None:
+    async def scenario() -> None:
         owner = await processes.ready("own", "1", timeout_ms=60_000)
         owner.end()
         async with opened(processes.path, timeout_ms=60_000) as store:
@@ -166,13 +169,13 @@ def test_a_session_whose_owner_died_unseen_ends_when_somebody_looks(processes: P
             await until(lambda: store.children("/sessions") == [str(incarnation)], deadline_s=2)
             assert store.children("/brokers/ids") == []
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_an_owner_stopped_past_the_timeout_loses_its_session_and_finds_out(
+def test_an_owner_stopped_past_the_timeout_loses_its_session_and_notices(
     processes: Processes,
 ) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         async with opened(processes.path) as store:
             noticed_ms = []
             for number in range(5):
@@ -188,27 +191,27 @@ def test_an_owner_stopped_past_the_timeout_loses_its_session_and_finds_out(
             assert min(noticed_ms) > TIMEOUT_MS - 2 * INTERVAL_MS
             assert statistics.median(noticed_ms) < SILENT_MS_MAX
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_who_was_stopped_past_the_timeout_never_says_alive_again_even_if_nobody_looked(
+def test_an_owner_stopped_past_the_timeout_is_never_alive_again_even_if_unobserved(
     processes: Processes,
 ) -> None:
-    async def life() -> None:
-        owner = await processes.ready("ask", "1")
+    async def scenario() -> None:
+        owner = await processes.ready("poll_alive", "1")
         owner.send(signal.SIGSTOP)
         await wait_ms(TIMEOUT_MS + 2 * INTERVAL_MS)
         owner.send(signal.SIGCONT)
         await owner.expect("not-alive")
         assert await owner.expect("still") == ["False"]
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_an_owner_stopped_for_less_than_the_timeout_keeps_its_session(
     processes: Processes,
 ) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         async with opened(processes.path, timeout_ms=1500) as store:
             owner = await processes.ready("own", "1", timeout_ms=1500)
             await until(lambda: store.children("/brokers/ids") == ["1"])
@@ -220,13 +223,13 @@ def test_an_owner_stopped_for_less_than_the_timeout_keeps_its_session(
             assert store.children("/brokers/ids") == ["1"]
             assert owner.is_silent()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
-def test_an_observer_that_was_stopped_itself_ends_nobody(processes: Processes) -> None:
-    async def life() -> None:
+def test_an_observer_that_was_stopped_itself_ends_no_session(processes: Processes) -> None:
+    async def scenario() -> None:
         owner = await processes.ready("own", "1", timeout_ms=60_000)
-        # Stopped again and again, it finds the counter of a stopped owner where it left it.
+        # After each stop it sees the same counter, of an owner that was stopped too.
         observer = await processes.ready("own", "2", timeout_ms=TIMEOUT_MS)
         async with opened(processes.path, timeout_ms=60_000) as store:
             await until(lambda: len(store.children("/brokers/ids")) == 2)
@@ -241,11 +244,11 @@ def test_an_observer_that_was_stopped_itself_ends_nobody(processes: Processes) -
             assert "1" in store.children("/brokers/ids")
             assert owner.is_silent()
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_an_owner_whose_loop_hangs_loses_its_session(processes: Processes) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         async with opened(processes.path) as store:
             noticed_ms = []
             for number in range(5):
@@ -256,46 +259,46 @@ def test_an_owner_whose_loop_hangs_loses_its_session(processes: Processes) -> No
                 noticed_ms.append(monotonic_ms() - began_ms)
             assert statistics.median(noticed_ms) < SILENT_MS_MAX
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_a_change_is_seen_by_another_process_soon(processes: Processes) -> None:
-    async def life() -> None:
+    async def scenario() -> None:
         async with opened(processes.path) as store:
             await store.commit(Create("/tick", b"0"))
-            hearer = await processes.ready("hear", "/tick")
+            watcher = await processes.ready("watch", "/tick")
             late_ms = []
             for version in range(100):
                 await store.commit(Write("/tick", b"%d" % version, version))
                 made_ns = time.monotonic_ns()
-                [value, heard_ns] = await hearer.expect("heard")
+                [value, heard_ns] = await watcher.expect("received")
                 assert value == str(version)
                 late_ms.append((int(heard_ns) - made_ns) / 1e6)
-            # Nine of ten: the machine is busy with others now and then.
+            # Nine of ten: the machine may be busy now and then.
             assert sorted(late_ms)[89] < 50
             assert max(late_ms) < 1000
 
-    asyncio.run(life())
+    asyncio.run(scenario())
 
 
 def test_a_process_killed_among_its_commits_leaves_whole_steps(processes: Processes) -> None:
-    async def life() -> None:
-        for life_number in range(4):
-            writer = processes.begin("twins", f"life-{life_number}")
+    async def scenario() -> None:
+        for round_number in range(4):
+            writer = processes.begin("twins", f"scenario-{round_number}")
             acknowledged = 0
-            while acknowledged < 20 + 17 * life_number:
+            while acknowledged < 20 + 17 * round_number:
                 acknowledged = int((await writer.expect("made"))[0])
             writer.send(signal.SIGKILL)
-            with contextlib.suppress(AssertionError):  # it ended without a word
+            with contextlib.suppress(AssertionError):  # the process ended
                 while True:
                     acknowledged = int(writer.next_line()[1])
             async with opened(processes.path) as store:
-                left = store.get(f"/life-{life_number}/left")
-                right = store.get(f"/life-{life_number}/right")
+                left = store.get(f"/scenario-{round_number}/left")
+                right = store.get(f"/scenario-{round_number}/right")
                 assert left is not None
                 assert right is not None
                 assert (left.value, left.version) == (right.value, right.version)
                 assert left.version in {acknowledged, acknowledged + 1}
                 await store.commit(Write(left.path, b"after", left.version))
 
-    asyncio.run(life())
+    asyncio.run(scenario())
