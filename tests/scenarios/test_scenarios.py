@@ -40,8 +40,8 @@ def test_a_statement_that_does_not_hold_is_told() -> None:
 
 
 def test_a_deadline_comes_before_an_event_of_the_same_millisecond() -> None:
-    told = HEAD + "0 append 1\n0 fetch 2 offset=0\n1001 fetch 2 offset=1\n"
-    timeline = library.play(parse("mine", told))
+    text = HEAD + "0 append 1\n0 fetch 2 offset=0\n1001 fetch 2 offset=1\n"
+    timeline = library.play(parse("mine", text))
     decisions = [cell.decisions for row in timeline.rows for cell in row.cells.values()]
     assert [decision for decision in decisions if decision] == [("2 leaves",), ("2 joins",)]
 

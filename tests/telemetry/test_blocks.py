@@ -9,13 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from insync.rules.leadership import Leadership
+from insync.rules.leadership import Leadership, Rule
 from insync.rules.policy import CaughtUp
+from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.telemetry.blocks import BadBlock, Label, read_label, write_block, write_label
 from insync.telemetry.collection import Collection
-from insync.telemetry.recorder import Place, Recorder
-from insync.telemetry.schemas import APPENDS, FETCHES, ISR, TABLES, TELEMETRY_TOPIC, late_ms_of
+from insync.telemetry.recorder import Recorder
+from insync.telemetry.rows import Place, StallRow
+from insync.telemetry.schemas import APPENDS, FETCHES, ISR, TABLES, TELEMETRY_TOPIC
 from insync.telemetry.tables import arrow_schema, join, read_block
 from insync.wire import batches
 
@@ -29,9 +31,11 @@ DESIGN = {
     "last_at_ms",
     "appends": "at_ms seq topic partition leader leader_epoch base_offset end_offset bytes",
     "isr": "at_ms decided_at_ms decided_by topic partition leader leader_epoch version isr_before "
-    "isr_after replica change reason replica_end leader_end caught_up_at_ms",
+    "isr_after replica change reason replica_end leader_end caught_up_at_ms seq cause late_ms",
+    "isr_events": "at_ms topic partition leader leader_epoch number event version isr_before "
+    "isr_after late_ms seq",
     "elections": "at_ms topic partition leader_before leader_after leader_epoch cause",
-    "stalls": "at_ms broker stall_ms",
+    "stalls": "at_ms broker stall_ms drained_at_ms",
     "throttle": "at_ms broker side limit_bytes_per_s bytes exempt_bytes held_back_partitions "
     "replica_lag_bytes bytes_in",
     "configs": "at_ms scope name value",
@@ -39,7 +43,7 @@ DESIGN = {
 IDS = {"partition", "leader", "leader_epoch", "follower", "replica", "broker"}
 IDS |= {"leader_before", "leader_after"}
 NAMES = {"topic", "outcome", "decided_by", "change", "reason", "cause", "scope", "name", "value"}
-NAMES |= {"side"}
+NAMES |= {"side", "event"}
 
 
 def designed_type(column: str) -> pa.DataType:
@@ -127,7 +131,7 @@ def test_a_decision_was_as_late_as_it_was_the_first_time() -> None:
     one, two = BrokerId(1), BrokerId(2)
     both = frozenset((one, two))
     term = Leadership.begin(
-        policy=CaughtUp(lag_time_max_ms=1_000), fetch_wait_max_ms=100, leader=one,
+        rule=Rule(policy=CaughtUp(lag_time_max_ms=1_000), fetch_wait_max_ms=100), leader=one,
         epoch=LeaderEpoch(0), replicas=(one, two), members=both, end=Offset(0),
         high_watermark=Offset(0), registered={}, now_ms=0,
     )  # fmt: skip
@@ -139,12 +143,61 @@ def test_a_decision_was_as_late_as_it_was_the_first_time() -> None:
         record.settled(proposal, both, both - {two}, replicas=both, version=1, now_ms=2_000)
         (row,) = rows_of(recorder, ISR.name)
         assert row["decided_at_ms"] == ANCHOR_MS + times[0][0]
-        assert late_ms_of(row["reason"]) == times[0][1]
+        assert row["late_ms"] == times[0][1]
         reasons.append(row["reason"])
     assert reasons == [
         "silent",
         "silent; decided 7 ms after the deadline",
         "silent; proposed again 82 ms later; decided 7 ms after the deadline",
+    ]
+
+
+def test_what_became_of_a_proposal_that_was_not_committed_comes_back() -> None:
+    recorder = new_recorder()
+    record = recorder.lead(("t", 0), LeaderEpoch(2))
+    assert record is not None
+    one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
+    term = Leadership.begin(
+        rule=Rule(policy=CaughtUp(lag_time_max_ms=1_000), fetch_wait_max_ms=100), leader=one,
+        epoch=LeaderEpoch(2), replicas=(one, two, three), members={one, two}, end=Offset(0),
+        high_watermark=Offset(0), registered={}, now_ms=0, version=5,
+    )  # fmt: skip
+    shrink, expand = term.propose_leave({two}), term.propose_join(three)
+    both, replicas = frozenset((one, two)), (one, two, three)
+    record.began(term.isr, now_ms=0)
+    record.append(base=0, end=0, size_bytes=0, now_ms=0)
+    record.decided(shrink, "silent", now_ms=1_003, late_ms=2)
+    record.settled(shrink, both, both, replicas=replicas, version=5, now_ms=1_004)  # refused
+    record.decided(expand, "level", now_ms=1_010)
+    record.settled(expand, both, frozenset((one,)), replicas=replicas, version=6, now_ms=1_011)
+    record.decided(shrink, "silent", now_ms=1_012)
+    record.settled(shrink, both, frozenset((one,)), replicas=replicas, version=6, now_ms=1_013)
+    rows = rows_of(recorder, "isr_events")
+    place = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 2}
+    assert all(row.items() >= place.items() for row in rows)
+    columns = ("number", "event", "version", "isr_before", "isr_after", "late_ms", "seq")
+    assert [(row["at_ms"] - ANCHOR_MS, *(row[name] for name in columns)) for row in rows] == [
+        (0, 0, "began", 5, [1, 2], [1, 2], None, 0),
+        (1_003, 1, "proposed", 5, [1, 2], [1], 2, 1),
+        (1_004, 2, "refused", 5, [1, 2], [1], None, 1),
+        (1_010, 3, "proposed", 5, [1, 2], [1, 2, 3], None, 1),
+        (1_011, 4, "superseded", 5, [1, 2], [1, 2, 3], None, 1),
+        (1_012, 5, "proposed", 5, [1, 2], [1], 0, 1),  # and committed: `isr` has that
+    ]
+
+
+def test_a_stall_is_recorded_when_its_sockets_are_drained() -> None:
+    recorder = new_recorder()
+    recorder.stalled(Stall(began_at_ms=10, ended_at_ms=160))
+    recorder.stalled(Stall(began_at_ms=160, ended_at_ms=300))
+    assert recorder.count == 0
+    recorder.drained(now_ms=310)
+    recorder.drained(now_ms=900)
+    rows = [[row[name] for name in TABLES["stalls"].names] for row in rows_of(recorder, "stalls")]
+    drained_at_ms = ANCHOR_MS + 310
+    assert rows == [
+        [ANCHOR_MS + 10, 1, 150, drained_at_ms],
+        [ANCHOR_MS + 160, 1, 140, drained_at_ms],
     ]
 
 
@@ -201,7 +254,8 @@ def test_nobody_tells_of_the_telling() -> None:
 
 
 def stall_block() -> bytes:
-    return write_block(TABLES["stalls"], [(Place("", 1), 3, 1, 200)], anchor_ms=0)
+    stall = StallRow(place=Place("", 1), at_ms=3, broker=1, stall_ms=200, drained_at_ms=204)
+    return write_block(TABLES["stalls"], [stall], anchor_ms=0)
 
 
 def test_a_block_with_a_missing_or_mistyped_column_is_refused() -> None:

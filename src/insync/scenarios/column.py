@@ -1,14 +1,15 @@
-"""One partition's life under one policy: a column of a membership scenario.
+"""One partition under one policy: a column of a membership scenario.
 
 A column's name is a policy, then what it does differently, after slashes:
 
     half-period         looks for laggards every T/2 only, as Apache Kafka does
-    joins-at-watermark  lets in whoever has reached the watermark, however much it lags
-    no-epoch-start      does not ask for the start of the leader's epoch
-    no-stall-rule       holds its own stalls against its followers, as Apache Kafka does
+    joins-at-watermark  lets a follower in that has reached the watermark, whatever its lag
+    no-epoch-start      lets a follower in that is below the start of the leader's epoch
+    no-stall-rule       counts the leader's stalls as its followers' lag, as Apache Kafka does
     resigns             applies `process-time-max-ms`: KIP-501's second solution
 
-The store answers at once and every read of the leader's log is whole; all else is the rules'.
+A driver of the leader's state machine (`rules.leader_machine`). Here the store commits every
+proposal at once, and every read of the leader's log is whole.
 """
 
 from __future__ import annotations
@@ -18,11 +19,30 @@ from dataclasses import replace
 from typing import Final
 
 from insync.rules import election, resignation
-from insync.rules.isr import committed
-from insync.rules.leadership import Leadership
+from insync.rules.isr import Expanding, IsrChange, Shrinking, proposed
+from insync.rules.leader_machine import (
+    Appended,
+    BrokersChanged,
+    Committed,
+    ConnectionClosed,
+    Event,
+    IsrSettled,
+    LeaderStalled,
+    PartitionStateRead,
+    ProposeIsr,
+    ReadFailed,
+    ReadServed,
+    ReadStarted,
+    Resign,
+    SocketsDrained,
+    WakeAt,
+    Woken,
+    start,
+    step,
+)
+from insync.rules.leadership import NO_WAKE_MS, Draining, Leadership, Rule
 from insync.rules.membership import Obstacle
 from insync.rules.partition_state import PartitionState
-from insync.rules.policy import half_period_check_at_ms
 from insync.rules.settings import InSyncSettings, in_sync_rule
 from insync.rules.stalls import Stall
 from insync.rules.values import (
@@ -33,7 +53,7 @@ from insync.rules.values import (
     Offset,
 )
 from insync.scenarios.text import BadScenario, Scenario
-from insync.scenarios.timeline import Cell, Mood, Part
+from insync.scenarios.timeline import Cell, CellPart, Mood
 
 VARIANTS: Final = frozenset(
     {"half-period", "joins-at-watermark", "no-epoch-start", "no-stall-rule", "resigns"}
@@ -55,19 +75,28 @@ class Column:
             raise BadScenario(f"column {name}: no variant {unknown[0]!r}; there are {known}")
         self.name = name
         self.variants = frozenset(variants)
-        self.fetch_wait_max_ms = scenario.number("fetch-wait-max-ms", 500)
-        self.process_time_max_ms = scenario.number("process-time-max-ms", 500)
         self.resign_cooldown_ms = scenario.number(
             "resign-cooldown-ms", resignation.COOLDOWN_MS_DEFAULT
         )
-        self.policy = in_sync_rule(
+        fetch_wait_max_ms = scenario.number("fetch-wait-max-ms", 500)
+        policy = in_sync_rule(
             InSyncSettings(
                 replica_in_sync_policy=policy_name,
                 replica_lag_time_max_ms=scenario.number("lag-time-max-ms", 30_000),
                 replica_lag_max_messages=scenario.number("lag-max-messages", 4_000),
-                replica_fetch_wait_max_ms=self.fetch_wait_max_ms,
+                replica_fetch_wait_max_ms=fetch_wait_max_ms,
             )
         ).policy
+        process_time_max_ms = scenario.number("process-time-max-ms", 500)
+        self.rule = Rule(
+            policy=policy,
+            fetch_wait_max_ms=fetch_wait_max_ms,
+            process_time_max_ms=process_time_max_ms if "resigns" in variants else None,
+            checks_from_ms=0 if "half-period" in variants else None,
+            ignored_obstacles=frozenset(
+                IGNORED_BY[variant] for variant in variants if variant in IGNORED_BY
+            ),
+        )
         replicas = _brokers(scenario.setting("replicas"))
         isr = _brokers(scenario.setting("isr", scenario.setting("replicas")))
         if not set(isr) <= set(replicas):
@@ -85,131 +114,159 @@ class Column:
         self.ends: list[tuple[int, Offset]] = []  # the leader's end after each append
         self.acknowledged = FIRST_OFFSET
         self.lost = 0
-        self.is_stalled = False
-        self.looked_at_ms = -1
-        self.decisions: list[Part] = []
-        self.term: Leadership | None = self._begin_term(now_ms=0)
+        self.now_ms = 0
+        self.decisions: list[CellPart] = []
+        self.term: Leadership | None = None
+        self._begin_term()
 
     # What happened.
 
     def append(self, count: int, *, now_ms: int) -> None:
+        self.now_ms = now_ms
         if self.term is None:
-            self._decide("nobody leads: refused", Mood.BAD)
+            self._decide("no leader: refused", Mood.BAD)
             return
-        self.term = self.term.append(
-            end=Offset(self.term.end + count),
-            now_ms=now_ms,
-            session_fetched_at_ms=self.session_fetched_at_ms,
-        )
-        self.log_ends[self.term.leader] = self.term.end
-        self.ends.append((now_ms, self.term.end))
+        self._report(Appended(Offset(self.term.end + count)))
+        if self.term is not None:
+            self.log_ends[self.term.leader] = self.term.end
+            self.ends.append((now_ms, self.term.end))
 
     def read_began(self, broker: BrokerId, offset: Offset, *, now_ms: int) -> None:
+        self.now_ms = now_ms
         if self.term is None or broker == self.term.leader:
-            return  # traffic is taken as given; here this broker is not a follower
+            return  # traffic is the same in every column; in this one the broker does not follow
         self.reads[broker] = self.term.end
-        self.term = self.term.read_began(
-            broker,
-            read_id=broker,
-            connection=broker,
-            # A follower past its leader's end cuts its log first (KIP-101).
-            offset=Offset(min(offset, self.term.end)),
-            parsed_at_ms=now_ms,
+        self._report(
+            ReadStarted(
+                follower=broker,
+                read_id=broker,
+                connection=broker,
+                # A follower past its leader's end truncates its log first (KIP-101).
+                offset=Offset(min(offset, self.term.end)),
+                parsed_at_ms=now_ms,
+            )
         )
 
     def read_served(self, broker: BrokerId, *, now_ms: int) -> None:
+        self.now_ms = now_ms
         leader_end = self.reads.pop(broker, None)
         if self.term is None or leader_end is None:
             return
         # An answer carries the watermark from before the fetch it answers.
         self.known_watermarks[broker] = self.term.high_watermark
-        self.term = self.term.read_served(
-            broker,
-            read_id=broker,
-            leader_end=leader_end,
-            served_at_ms=now_ms,
-            incarnation=self.registered[broker],
+        self._report(
+            ReadServed(
+                follower=broker,
+                read_id=broker,
+                leader_end=leader_end,
+                incarnation=self.registered[broker],
+            )
         )
         self.log_ends[broker] = self.term.followers[broker].end
-        self._maybe_join(broker, now_ms=now_ms)
 
-    def read_failed(self, broker: BrokerId) -> None:
-        if self.reads.pop(broker, None) is not None and self.term is not None:
-            self.term = self.term.read_failed(broker, read_id=broker)
+    def read_failed(self, broker: BrokerId, *, now_ms: int) -> None:
+        self.now_ms = now_ms
+        if self.reads.pop(broker, None) is not None:
+            self._report(ReadFailed(broker, broker))
 
-    def disconnected(self, broker: BrokerId) -> None:
-        if self.reads.pop(broker, None) is not None and self.term is not None:
-            self.term = self.term.connection_closed(broker, connection=broker)
+    def disconnected(self, broker: BrokerId, *, now_ms: int) -> None:
+        self.now_ms = now_ms
+        if self.reads.pop(broker, None) is not None:
+            self._report(ConnectionClosed(broker, broker))
 
     def session_fetched(self, broker: BrokerId, *, now_ms: int) -> None:
         self.session_fetched_at_ms[broker] = now_ms
 
     def stalled(self, stall: Stall) -> None:
-        self.is_stalled = True
-        if self.term is not None and "no-stall-rule" not in self.variants:
-            self.term = self.term.stalled(stall, session_fetched_at_ms=self.session_fetched_at_ms)
-
-    def resumed(self) -> None:
-        """Without the stall rule a leader that runs again first looks at its clocks."""
-        self.is_stalled = "no-stall-rule" not in self.variants
+        self.now_ms = stall.ended_at_ms
+        if "no-stall-rule" not in self.variants:
+            self._report(LeaderStalled(stall))
 
     def drained(self, *, now_ms: int) -> None:
-        self.is_stalled = False
-        if self.term is not None:
-            self.term = self.term.drained(now_ms=now_ms)
+        self.now_ms = now_ms
+        if "no-stall-rule" not in self.variants:
+            self._report(SocketsDrained())
 
     def killed(self, broker: BrokerId, *, now_ms: int) -> None:
+        self.now_ms = now_ms
         self.registered.pop(broker, None)
         self.reads.pop(broker, None)
-        self._change_state(election.broker_gone(self.state, broker, live=self._live), now_ms=now_ms)
+        self._change_state(election.broker_gone(self.state, broker, live=self._live))
 
     def restarted(self, broker: BrokerId, *, now_ms: int) -> None:
-        """It returns as a new incarnation; one that was still taken for alive has ended."""
+        """The broker returns as a new incarnation; its old one, if still registered, has ended."""
+        self.now_ms = now_ms
         self.lives[broker] += 1
         self.reads.pop(broker, None)
         was_live = broker in self.registered
         self.registered[broker] = Incarnation(self.lives[broker])
-        returned = (
+        self._change_state(
             election.broker_gone(self.state, broker, live=self._live)
             if was_live
             else election.elect(self.state, live=self._live)
         )
-        self._change_state(returned, now_ms=now_ms)
 
     # What time alone does.
 
-    def next_decision_ms(self, *, now_ms: int) -> int | None:
-        """When this column does something of its own accord if nothing more happens."""
-        if self.term is None or self.is_stalled:
+    def next_decision_ms(self) -> int | None:
+        """When the leader wants to be woken, if nothing more happens."""
+        if self.term is None or self.term.draining is not Draining.NO:
             return None
-        due_at_ms = self.term.next_deadline_ms(
-            now_ms=now_ms, session_fetched_at_ms=self.session_fetched_at_ms
-        )
-        moments = [None if due_at_ms is None else self._look_at_ms(max(now_ms, due_at_ms))]
-        if "resigns" in self.variants and self._heir_state(now_ms) is not None:
-            moments.append(
-                resignation.resigns_at_ms(
-                    self.term.followers.values(), process_time_max_ms=self.process_time_max_ms
-                )
-            )
-        return min((moment for moment in moments if moment is not None), default=None)
+        return None if self.term.wake_at_ms == NO_WAKE_MS else self.term.wake_at_ms
 
-    def decide(self, *, now_ms: int) -> None:
-        """Do what is due at this moment."""
-        if self.term is None or self.is_stalled:
+    def wake(self, *, now_ms: int) -> None:
+        """Do what is due at this moment, and what that makes due at once."""
+        self.now_ms = now_ms
+        while True:
+            due_ms = self.next_decision_ms()
+            if due_ms is None or due_ms > now_ms:
+                return
+            self._report(Woken())
+
+    def _report(self, event: Event) -> None:
+        if self.term is None:
             return
-        if "resigns" in self.variants:
-            self._maybe_resign(self.term, now_ms=now_ms)
-        leaving = self.term.leaving(now_ms=now_ms, session_fetched_at_ms=self.session_fetched_at_ms)
-        if leaving and self._look_at_ms(now_ms) == now_ms:
-            self.looked_at_ms = now_ms
-            remaining = committed(self.term.isr) - set(leaving)
-            self.term = self.term.propose_leave(frozenset(leaving)).settle(remaining, now_ms=now_ms)
-            self._store_isr()
-            for broker in leaving:
-                self._decide(f"{broker} leaves", Mood.BAD)
-        self.term = self.term.with_watermark(now_ms=now_ms)
-        self._acknowledge()
+        self.term, effects = step(
+            self.term,
+            event,
+            now_ms=self.now_ms,
+            session_fetched_at_ms=self.session_fetched_at_ms,
+        )
+        for effect in effects:
+            match effect:
+                case ProposeIsr(change):
+                    self._commit(change)
+                case Resign():
+                    self._resign()
+                case Committed() | IsrSettled() | WakeAt():
+                    pass  # seen in the state
+
+    def _commit(self, change: IsrChange) -> None:
+        """The store takes every proposal at once."""
+        members = proposed(change)
+        isr = tuple(broker for broker in self.state.replicas if broker in members)
+        self.state = replace(self.state, isr=isr)
+        self._report(PartitionStateRead(change.version + 1, self.state.replicas, members))
+        match change:
+            case Expanding(joining=broker):
+                self._decide(f"{broker} joins", Mood.GOOD)
+            case Shrinking(leaving=leaving):
+                for broker in self.state.replicas:
+                    if broker in leaving:
+                        self._decide(f"{broker} leaves", Mood.BAD)
+
+    def _resign(self) -> None:
+        """As the controller grants it, if another replica can lead."""
+        cooling = self.cooling.brokers(now_ms=self.now_ms)
+        state = resignation.resign(self.state, live=self._live, cooling=cooling)
+        if state is None or self.term is None:
+            return
+        leader = self.term.leader
+        self._decide(f"{leader} resigns", Mood.BAD)
+        self.cooling = self.cooling.after(
+            leader, now_ms=self.now_ms, cooldown_ms=self.resign_cooldown_ms
+        )
+        self._change_state(state)
 
     # How things stand.
 
@@ -227,12 +284,12 @@ class Column:
     def cell(self) -> Cell:
         values = self.values()
         parts = [self._replica_part(broker) for broker in self.state.replicas]
-        parts.append(Part("no leader" if self.term is None else f"hw {values['hw']}"))
+        parts.append(CellPart("no leader" if self.term is None else f"hw {values['hw']}"))
         if self.lost:
-            parts.append(Part(f"lost {self.lost}", Mood.BAD))
+            parts.append(CellPart(f"lost {self.lost}", Mood.BAD))
         decisions, self.decisions = self.decisions, []
         return Cell(
-            parts=(*parts, *(Part(f"[{part.text}]", part.mood) for part in decisions)),
+            parts=(*parts, *(CellPart(f"[{part.text}]", part.mood) for part in decisions)),
             values=values,
             decisions=tuple(part.text for part in decisions),
         )
@@ -254,106 +311,63 @@ class Column:
         """When this member leaves if nothing more happens."""
         if self.term is None:
             return None
-        due_at_ms = self.term.deadlines(self.session_fetched_at_ms).get(broker)
-        return None if due_at_ms is None else self._look_at_ms(due_at_ms)
+        due_ms = self.term.deadlines(self.session_fetched_at_ms).get(broker)
+        return None if due_ms is None else self.term.noticed_at_ms(due_ms, now_ms=self.now_ms)
 
     @property
     def _live(self) -> frozenset[BrokerId]:
         return frozenset(self.registered)
 
-    def _acknowledge(self) -> None:
-        """Producers with acks=all were told of everything below the watermark."""
+    def acknowledge(self) -> None:
+        """Producers with acks=all hear of everything below the watermark."""
         if self.term is not None:
             self.acknowledged = Offset(max(self.acknowledged, self.term.high_watermark))
 
-    def _begin_term(self, *, now_ms: int) -> Leadership | None:
+    def _begin_term(self) -> None:
         leader = self.state.leader
+        self.term = None
         if leader is None:
-            return None
+            return
         end = self.log_ends[leader]
         self.lost += max(0, self.acknowledged - end)
         self.acknowledged = Offset(min(self.acknowledged, end))
         self.reads.clear()
-        return Leadership.begin(
-            policy=self.policy,
-            fetch_wait_max_ms=self.fetch_wait_max_ms,
-            leader=leader,
-            epoch=self.state.leader_epoch,
-            replicas=self.state.replicas,
-            members=frozenset(self.state.isr),
-            end=end,
-            high_watermark=Offset(min(end, self.known_watermarks[leader])),
-            registered=dict(self.registered),
-            now_ms=now_ms,
+        self.term, _ = start(
+            Leadership.begin(
+                rule=self.rule,
+                leader=leader,
+                epoch=self.state.leader_epoch,
+                replicas=self.state.replicas,
+                members=frozenset(self.state.isr),
+                end=end,
+                high_watermark=Offset(min(end, self.known_watermarks[leader])),
+                registered=dict(self.registered),
+                now_ms=self.now_ms,
+            ),
+            now_ms=self.now_ms,
         )
 
-    def _change_state(self, state: PartitionState, *, now_ms: int) -> None:
+    def _change_state(self, state: PartitionState) -> None:
         is_new_term = state.leader_epoch != self.state.leader_epoch
         self.state = state
         if is_new_term:
-            self.term = self._begin_term(now_ms=now_ms)
-            who = "nobody" if state.leader is None else str(state.leader)
-            self._decide(f"{who} leads", Mood.PLAIN)
+            self._begin_term()
+            self._decide("no leader" if state.leader is None else f"{state.leader} leads")
         elif self.term is not None:
-            self.term = self.term.registration(dict(self.registered), now_ms=now_ms).settle(
-                frozenset(state.isr), now_ms=now_ms
-            )
+            self._report(BrokersChanged(dict(self.registered)))
+            version = self.term.isr.version + 1
+            self._report(PartitionStateRead(version, state.replicas, frozenset(state.isr)))
 
-    def _maybe_join(self, broker: BrokerId, *, now_ms: int) -> None:
-        assert self.term is not None, "a fetch was just served"
-        if broker in committed(self.term.isr):
-            return
-        ignored = {IGNORED_BY[variant] for variant in self.variants if variant in IGNORED_BY}
-        if set(self.term.obstacles(broker, now_ms=now_ms)) - ignored:
-            return
-        members = committed(self.term.isr) | {broker}
-        self.term = self.term.propose_join(broker).settle(members, now_ms=now_ms)
-        self._store_isr()
-        self._decide(f"{broker} joins", Mood.GOOD)
-
-    def _maybe_resign(self, term: Leadership, *, now_ms: int) -> None:
-        resigns_at_ms = resignation.resigns_at_ms(
-            term.followers.values(), process_time_max_ms=self.process_time_max_ms
-        )
-        heir_state = self._heir_state(now_ms)
-        if heir_state is None or resigns_at_ms is None or resigns_at_ms > now_ms:
-            return
-        self._decide(f"{term.leader} resigns", Mood.BAD)
-        self.cooling = self.cooling.after(
-            term.leader, now_ms=now_ms, cooldown_ms=self.resign_cooldown_ms
-        )
-        self._change_state(heir_state, now_ms=now_ms)
-
-    def _heir_state(self, now_ms: int) -> PartitionState | None:
-        cooling = self.cooling.brokers(now_ms=now_ms)
-        return resignation.resign(self.state, live=self._live, cooling=cooling)
-
-    def _look_at_ms(self, due_at_ms: int) -> int:
-        """When this column notices what is due: at once, or at its next look."""
-        if "half-period" not in self.variants:
-            return due_at_ms
-        return half_period_check_at_ms(
-            max(due_at_ms, self.looked_at_ms + 1),
-            lag_time_max_ms=self.policy.lag_time_max_ms,
-            first_check_at_ms=0,
-        )
-
-    def _store_isr(self) -> None:
-        assert self.term is not None, "only a leader changes the ISR"
-        members = committed(self.term.isr)
-        isr = tuple(broker for broker in self.state.replicas if broker in members)
-        self.state = replace(self.state, isr=isr)
-
-    def _replica_part(self, broker: BrokerId) -> Part:
+    def _replica_part(self, broker: BrokerId) -> CellPart:
         if broker == self.state.leader:
-            return Part(f"*{broker}", Mood.GOOD)
+            return CellPart(f"*{broker}", Mood.GOOD)
         is_member = broker in self.state.isr
-        return Part(
+        return CellPart(
             f"+{broker}" if is_member else f"-{broker}", Mood.GOOD if is_member else Mood.BAD
         )
 
-    def _decide(self, text: str, mood: Mood) -> None:
-        self.decisions.append(Part(text, mood))
+    def _decide(self, text: str, mood: Mood = Mood.PLAIN) -> None:
+        self.decisions.append(CellPart(text, mood))
 
 
 def _brokers(text: str) -> tuple[BrokerId, ...]:

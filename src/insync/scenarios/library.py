@@ -23,6 +23,10 @@ def names() -> tuple[str, ...]:
     )
 
 
+def names_from(beginning: str) -> list[str]:
+    return [name for name in names() if name.startswith(beginning)]
+
+
 def load(name: str) -> Scenario:
     if name not in names():
         raise BadScenario(f"there is no scenario {name!r}; 'insync explain' lists them")
@@ -31,7 +35,7 @@ def load(name: str) -> Scenario:
 
 
 def matching(prefix: str) -> tuple[str, ...]:
-    """One scenario by its name, or all whose name begins so: `kip-16` is four of them."""
+    """The scenario of this name, or all whose names begin with it: `kip-16` is four of them."""
     if prefix in names():
         return (prefix,)
     return tuple(name for name in names() if name.startswith(f"{prefix}-"))

@@ -32,7 +32,7 @@ from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, Offset
 from insync.scenarios.column import Column
 from insync.scenarios.text import Scenario, Step, Story
-from insync.scenarios.timeline import Row, RowKind, Timeline, judged
+from insync.scenarios.timeline import Row, RowKind, Timeline, judged, timeline_of
 
 
 def play(scenario: Scenario) -> Timeline:
@@ -54,31 +54,29 @@ def play(scenario: Scenario) -> Timeline:
             continue
         for column in _addressed(by_name, step):
             _apply(column, step)
-            column.decide(now_ms=step.at_ms)
-        # A repeated step is told once, and again where somebody decided something.
+            column.wake(now_ms=step.at_ms)
+            column.acknowledge()
+        # A repeated step is shown once, and again where a column decided something.
         if not step.is_repeat or any(column.decisions for column in columns):
             rows.append(_row(columns, RowKind.EVENT, step.at_ms, str(step)))
-    return Timeline(
-        name=scenario.name,
-        title=scenario.title,
-        document=scenario.document,
-        columns=scenario.columns,
-        rows=tuple(rows),
-    )
+    return timeline_of(scenario, rows)
 
 
 def _decisions(columns: list[Column], now_ms: int, *, until_ms: int) -> list[Row]:
     """What time alone brings about up to and including this millisecond, deadline by deadline."""
     rows: list[Row] = []
     while True:
-        moments = [column.next_decision_ms(now_ms=now_ms) for column in columns]
+        moments = [column.next_decision_ms() for column in columns]
         due = [moment for moment in moments if moment is not None and moment <= until_ms]
         if not due:
             return rows
         now_ms = max(now_ms, min(due))
+        before = [column.values() for column in columns]
         for column in columns:
-            column.decide(now_ms=now_ms)
-        rows.append(_row(columns, RowKind.DECISION, now_ms, "time passes"))
+            column.wake(now_ms=now_ms)
+            column.acknowledge()
+        if [column.values() for column in columns] != before:
+            rows.append(_row(columns, RowKind.DECISION, now_ms, "time passes"))
 
 
 def _addressed(by_name: dict[str, Column], step: Step) -> list[Column]:
@@ -165,7 +163,6 @@ def _fetch(column: Column, step: Step) -> None:
 def _stall(column: Column, step: Step) -> None:
     length_ms = step.number(0, "its length")
     column.stalled(Stall(began_at_ms=step.at_ms - length_ms, ended_at_ms=step.at_ms))
-    column.resumed()
 
 
 VERBS: dict[str, Callable[[Column, Step], None]] = {
@@ -175,8 +172,12 @@ VERBS: dict[str, Callable[[Column, Step], None]] = {
     "served": lambda column, step: column.read_served(
         _live_broker(column, step), now_ms=step.at_ms
     ),
-    "failed": lambda column, step: column.read_failed(_live_broker(column, step)),
-    "disconnect": lambda column, step: column.disconnected(_live_broker(column, step)),
+    "failed": lambda column, step: column.read_failed(
+        _live_broker(column, step), now_ms=step.at_ms
+    ),
+    "disconnect": lambda column, step: column.disconnected(
+        _live_broker(column, step), now_ms=step.at_ms
+    ),
     "session": lambda column, step: column.session_fetched(
         _live_broker(column, step), now_ms=step.at_ms
     ),

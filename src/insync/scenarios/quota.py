@@ -8,7 +8,7 @@
 
 | step                      | means                                                         |
 |---------------------------|---------------------------------------------------------------|
-| `measure`                 | somebody looks at the rate                                    |
+| `measure`                 | the rate is read, which rolls the window                      |
 | `record BYTES`            | throttled bytes are recorded                                  |
 | `batch P BYTES in-sync`   | a throttled batch of partition P, for an in-sync replica ...  |
 | `batch P BYTES behind`    | ... or for one that is behind, asks to go                     |
@@ -24,7 +24,16 @@ from insync.rules.quota_bucket import Bucket
 from insync.rules.quota_window import SAMPLE_MS_DEFAULT, SAMPLES_DEFAULT, QuotaWindow
 from insync.rules.throttling import Treatment, treatment
 from insync.scenarios.text import BadScenario, Scenario, Step, Story
-from insync.scenarios.timeline import Cell, Mood, Part, Row, RowKind, Timeline, judged
+from insync.scenarios.timeline import (
+    Cell,
+    CellPart,
+    Mood,
+    Row,
+    RowKind,
+    Timeline,
+    judged,
+    timeline_of,
+)
 
 
 class QuotaColumn(Protocol):
@@ -48,9 +57,9 @@ class WindowColumn:
         self.window = self.window.measured(now_ms=now_ms)
         rate = f"{self.window.bytes_per_s(now_ms=now_ms):.2f}"
         is_exceeded = self.window.exceeds(self.quota_bytes_per_s, now_ms=now_ms)
-        verdict = Part("exceeded", Mood.BAD) if is_exceeded else Part("within", Mood.GOOD)
+        verdict = CellPart("exceeded", Mood.BAD) if is_exceeded else CellPart("within", Mood.GOOD)
         return Cell(
-            parts=(Part(f"{rate} B/s"), verdict),
+            parts=(CellPart(f"{rate} B/s"), verdict),
             values={"rate": rate, "exceeded": "yes" if is_exceeded else "no"},
         )
 
@@ -78,14 +87,16 @@ class AdmissionColumn:
             case _:
                 self.passed = self.bucket.admits(size_bytes, now_ms=step.at_ms)
                 if self.passed:
-                    self.bucket = self.bucket.let_go(size_bytes, now_ms=step.at_ms)
+                    self.bucket = self.bucket.spend(size_bytes, now_ms=step.at_ms)
 
     def cell(self, now_ms: int) -> Cell:
         self.bucket = self.bucket.at(now_ms)
         credit_bytes = self.bucket.credit // 1_000
-        parts = [Part(f"{credit_bytes} B left")]
+        parts = [CellPart(f"{credit_bytes} B left")]
         if self.passed is not None:
-            passed = Part("passes", Mood.GOOD) if self.passed else Part("held back", Mood.BAD)
+            passed = (
+                CellPart("passes", Mood.GOOD) if self.passed else CellPart("held back", Mood.BAD)
+            )
             parts.insert(0, passed)
         values = {"credit": str(credit_bytes), "passed": "yes" if self.passed else "no"}
         return Cell(parts=tuple(parts), values=values)
@@ -99,7 +110,7 @@ def play(scenario: Scenario) -> Timeline:
         if isinstance(step, Story):
             rows.append(Row(kind=RowKind.STORY, at_ms=None, text=step.text, cells={}))
         elif step.verb == "expect":
-            rows.append(judged(step, cells, partial(_found, cells, step)))
+            rows.append(judged(step, cells, partial(_read_value, cells, step)))
         elif step.verb in ("measure", "record", "batch"):
             for column in columns.values():
                 column.apply(step)
@@ -107,13 +118,7 @@ def play(scenario: Scenario) -> Timeline:
             rows.append(Row(kind=RowKind.EVENT, at_ms=step.at_ms, text=str(step), cells=cells))
         else:
             raise step.refuse(f"nothing is called {step.verb!r} in a scenario about quotas")
-    return Timeline(
-        name=scenario.name,
-        title=scenario.title,
-        document=scenario.document,
-        columns=scenario.columns,
-        rows=tuple(rows),
-    )
+    return timeline_of(scenario, rows)
 
 
 def _column(name: str, scenario: Scenario) -> QuotaColumn:
@@ -128,7 +133,7 @@ def _column(name: str, scenario: Scenario) -> QuotaColumn:
             raise BadScenario(f"there is no column {name!r} in a scenario about quotas")
 
 
-def _found(cells: dict[str, Cell], step: Step, name: str, key: str) -> str:
+def _read_value(cells: dict[str, Cell], step: Step, name: str, key: str) -> str:
     values = cells[name].values
     if key not in values:
         raise step.refuse(f"nothing is known of {key!r} in {name}; use {', '.join(values)}")

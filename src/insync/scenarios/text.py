@@ -5,14 +5,14 @@
     columns   caught-up pending-reads
     lag-time-max-ms 10000
 
-    | Told to the reader.
+    | A note for the reader.
     0      append 1002
     300    fetch 1002 offset=950
     10301  expect caught-up isr=1001
 
 Settings first, one a line; then steps, each `milliseconds verb words key=value ...`, in time
-order. `100..900/50` repeats a step from 100 to 900 every 50 ms. `#` starts a comment. What the
-words mean is the player's business.
+order. `100..900/50` repeats a step from 100 to 900 every 50 ms. `#` starts a comment. The player of
+the scenario (`about`) defines the verbs.
 """
 
 from __future__ import annotations
@@ -124,12 +124,12 @@ def parse(name: str, text: str) -> Scenario:
         if len(steps) >= STEPS_MAX:
             raise BadScenario(f"line {line}: a scenario has at most {STEPS_MAX} steps")
         if content.startswith("|"):
-            told = content.removeprefix("|").strip()
+            note = content.removeprefix("|").strip()
             before = steps[-1] if steps else None
             if isinstance(before, Story):
-                told = f"{before.text} {told}"
+                note = f"{before.text} {note}"
                 steps.pop()
-            steps.append(Story(line=line, text=told))
+            steps.append(Story(line=line, text=note))
         elif content[0].isdigit():
             repeats = _steps(line, content)
             first_ms = repeats[0].at_ms
@@ -187,7 +187,7 @@ def _steps(line: int, content: str) -> list[Step]:
 
 
 def _in_time_order(steps: list[Step | Story]) -> tuple[Step | Story, ...]:
-    """Repeated steps take their places among the others; at one moment, lines keep their order.
+    """Repeated steps are sorted among the others; at the same time, lines keep their order.
 
     A story belongs to the step that follows it in the text.
     """

@@ -1,4 +1,4 @@
-"""What a played scenario looks like: rows of time, event and one cell per column."""
+"""A played scenario: rows of time and event, with one cell per column."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from insync.scenarios.text import Step
+from insync.scenarios.text import Scenario, Step
 
 
 class Mood(Enum):
@@ -16,8 +16,8 @@ class Mood(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a cell, and how it bodes."""
+class CellPart:
+    """A piece of a cell, and whether it is good or bad news."""
 
     text: str
     mood: Mood = Mood.PLAIN
@@ -25,22 +25,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    parts: tuple[Part, ...]
-    values: Mapping[str, object]  # the same for scripts
+    parts: tuple[CellPart, ...]
+    values: Mapping[str, object]  # the same as data
     decisions: tuple[str, ...] = ()  # what was decided at this moment
 
     @property
     def standing(self) -> str:
-        """How things stand, leaving out what was decided just now."""
+        """The state, without the decisions of this row."""
         return " ".join(part.text for part in self.parts[: len(self.parts) - len(self.decisions)])
 
 
 class RowKind(Enum):
     STORY = "story"
     EVENT = "event"
-    DECISION = "decision"  # nothing happened but time: a deadline came
-    EXPECTED = "expected"  # what the document says, and it is so
-    WRONG = "wrong"  # what the document says, and it is not so
+    DECISION = "decision"  # no event: a deadline passed
+    EXPECTED = "expected"  # a statement of the document, which holds
+    WRONG = "wrong"  # a statement of the document, which does not hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +51,19 @@ class Row:
     cells: Mapping[str, Cell]
 
 
-def judged(step: Step, columns: Iterable[str], found: Callable[[str, str], str]) -> Row:
-    """An `expect` step as a row: `found(column, key)` is what is so."""
-    wanted = step.word(0, "a column, or all")
-    chosen = [column for column in columns if wanted in ("all", column)]
+def judged(step: Step, columns: Iterable[str], value_of: Callable[[str, str], str]) -> Row:
+    """An `expect` step as a row: `value_of(column, key)` is the value there."""
+    name = step.word(0, "a column, or all")
+    chosen = [column for column in columns if name in ("all", column)]
     if not chosen:
-        raise step.refuse(f"there is no column {wanted!r}")
+        raise step.refuse(f"there is no column {name!r}")
     if not step.values:
         raise step.refuse("expect needs key=value")
     surprises = [
-        f"{column} has {key}={found(column, key)}"
+        f"{column} has {key}={value_of(column, key)}"
         for column in chosen
         for key, expected in step.values.items()
-        if found(column, key) != expected
+        if value_of(column, key) != expected
     ]
     text = str(step).removeprefix("expect ")
     if surprises:
@@ -83,3 +83,13 @@ class Timeline:
     @property
     def wrong(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.kind is RowKind.WRONG)
+
+
+def timeline_of(scenario: Scenario, rows: Iterable[Row]) -> Timeline:
+    return Timeline(
+        name=scenario.name,
+        title=scenario.title,
+        document=scenario.document,
+        columns=scenario.columns,
+        rows=tuple(rows),
+    )

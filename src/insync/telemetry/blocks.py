@@ -19,8 +19,8 @@ import nanoarrow as na
 from nanoarrow.ipc import StreamWriter
 
 from insync.rules.refusals import Refusal
-from insync.telemetry.recorder import Row
-from insync.telemetry.schemas import APPENDS, FETCHES, ISR, TABLES, Table, Type
+from insync.telemetry.rows import Row, read_columns
+from insync.telemetry.schemas import TABLES, Table, Type
 
 _TYPES: Final = {
     Type.INT32: na.c_schema(na.int32()),
@@ -29,6 +29,7 @@ _TYPES: Final = {
     Type.BOOL: na.c_schema(na.bool_()),
     Type.INT32_LIST: na.c_schema(na.list_(na.int32())),
 }
+_CODES: Final = {Type.INT32: "i", Type.INT64: "q"}
 _SCHEMAS: Final = {
     name: na.c_schema(na.struct({column.name: _TYPES[column.type] for column in table.columns}))
     for name, table in TABLES.items()
@@ -82,12 +83,12 @@ def read_label(key: bytes | None) -> Label:
 def write_block(table: Table, rows: Sequence[Row], *, anchor_ms: int) -> bytes:
     """The rows as they were recorded, with the anchor added to every time."""
     assert rows, "a block has rows"
-    columns = _whole(table, list(zip(*rows, strict=True)))
+    columns = read_columns(table, rows)
     children = [
-        _column(column.type, [v if v is None else v + anchor_ms for v in values])
+        _column(column.type, [v if v is None else v + anchor_ms for v in columns[column.name]])
         if column.is_time
-        else _column(column.type, values)
-        for column, values in zip(table.columns, columns, strict=True)
+        else _column(column.type, columns[column.name])
+        for column in table.columns
     ]
     block = na.c_array_from_buffers(
         _SCHEMAS[table.name], len(rows), [None], null_count=0, children=children
@@ -98,45 +99,33 @@ def write_block(table: Table, rows: Sequence[Row], *, anchor_ms: int) -> bytes:
     return out.getvalue()
 
 
-def _whole(table: Table, columns: list[tuple[Any, ...]]) -> list[Sequence[Any]]:
-    """The columns, with those that a row's partition knows where they belong."""
-    places, *others = columns
-    if table not in (FETCHES, APPENDS, ISR):
-        return list(others)
-    leader, count = places[0].leader, len(places)
-    own: list[Sequence[Any]] = [
-        [place.topic for place in places],
-        [place.partition for place in places],
-        [leader] * count,
-        [place.epoch for place in places],
-    ]
-    if table is FETCHES:
-        at_ms, seq, follower, offset, end, *more = others
-        return [at_ms, seq, *own, follower, offset, end, end, *more]
-    split = 2 if table is APPENDS else 3
-    return [*others[:split], *own, *others[split:]]
-
-
 def _column(type_: Type, values: Sequence[Any]) -> Any:
-    count, validity = len(values), None
-    if None in values:
-        validity = _bits(value is not None for value in values)
-    filled = values
+    count = len(values)
+    if type_ in _CODES:
+        try:  # most columns have no null, and looking for one costs as much as this
+            return na.c_array_from_buffers(
+                _TYPES[type_], count, [None, array(_CODES[type_], values)]
+            )
+        except TypeError:
+            pass
+    validity = _bits(value is not None for value in values) if None in values else None
     buffers: list[Any] = []
     match type_:
         case Type.INT32 | Type.INT64:
-            if validity is not None:
-                filled = [0 if value is None else value for value in values]
-            buffers = [validity, array("q" if type_ is Type.INT64 else "i", filled)]
+            filled = [0 if value is None else value for value in values]
+            buffers = [validity, array(_CODES[type_], filled)]
         case Type.BOOL:
             is_any = True in values
             bits = _bits(map(bool, values)) if is_any else bytes((count + 7) // 8)
             buffers = [validity, bits]
         case Type.STRING:
-            sizes = {value: len((value or "").encode()) for value in set(values)}
-            ends = array("i", accumulate((sizes[value] for value in values), initial=0))
-            text = "".join(values if validity is None else [value or "" for value in values])
-            buffers = [validity, ends, text.encode()]
+            texts = {value: (value or "").encode() for value in set(values)}
+            sizes = {value: len(text) for value, text in texts.items()}
+            if len(texts) == 1 and (size := sizes[values[0]]):  # as most outcomes are
+                ends = array("i", range(0, size * count + 1, size))
+            else:
+                ends = array("i", accumulate(map(sizes.__getitem__, values), initial=0))
+            buffers = [validity, ends, b"".join(map(texts.__getitem__, values))]
         case Type.INT32_LIST:
             lists = [[] if value is None else value for value in values]
             ends = array("i", accumulate(map(len, lists), initial=0))

@@ -1,7 +1,7 @@
 """What a broker saw, kept in memory until it is published: bounded, and never in the way.
 
-The data path appends one small row to a list, nothing more; columns, blocks and compression come
-later and elsewhere. A row that finds the buffer full is counted and gone.
+The data path appends one small row (`rows.py`) to a list, nothing more; columns, blocks and
+compression come later and elsewhere. A row that finds the buffer full is counted and gone.
 
 A follower that is level with its leader is not heard of partition by partition: its fetch session
 speaks for all of them (`broker.fetch_sessions`). What the session said is written down when the
@@ -10,47 +10,66 @@ rule takes it over, as the idle fetches they were.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, Protocol
-from zlib import crc32
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 from insync.rules import isr as isr_rules
+from insync.rules.isr import Isr, Shrinking, Stable
 from insync.rules.leadership import Leadership
 from insync.rules.policy import Messages, Policy
 from insync.rules.stalls import Stall
-from insync.rules.values import NEVER_MS, UNKNOWN_OFFSET, BrokerId, LeaderEpoch
+from insync.rules.values import NEVER_MS, NO_BROKERS, UNKNOWN_OFFSET, BrokerId, LeaderEpoch
+from insync.telemetry.rows import (
+    AppendRow,
+    ConfigRow,
+    ElectionRow,
+    FetchRow,
+    IsrEventRow,
+    IsrRow,
+    LedPlace,
+    Place,
+    Row,
+    StallRow,
+    ThrottleRow,
+)
 from insync.telemetry.schemas import (
     APPENDS,
-    CONFIGS,
+    BEGAN,
+    BROKER_GONE,
+    CAUGHT_UP,
     CONTROLLER,
     ELECTED,
-    ELECTIONS,
     EXPAND,
     FETCHES,
-    ISR,
     LEADER,
     MERGED_GAP_MS,
-    MOVED_AWAY,
     OK,
-    SESSION_ENDED,
+    PROPOSED,
+    REASSIGNMENT,
+    REFUSED,
+    REPLICA_OFFLINE,
     SHRINK,
-    STALLS,
+    SUPERSEDED,
     TABLES,
     TELEMETRY_TOPIC,
-    THROTTLE,
-    late_words,
 )
 
 ROW_BYTES: Final = 256
-"""What a row takes in memory, about: a tuple of numbers, most of them small or shared."""
-
-# Where the columns of an idle fetch's row are that change while it is kept.
-_OFFSET, _HIGH_WATERMARK, _WAIT_MS, _REPEATS, _LAST_AT_MS = 4, 6, 10, 13, 14
+"""What a row takes in memory, about: an object of numbers, most of them small or shared."""
 
 Run = tuple[int, int, int, int]
 """Requests of a session close together: first, last, how many, how long they waited in all."""
-Row = Sequence[Any]  # whose it is, then the columns that are not its partition's own
+
+_FETCHES: Final = FETCHES.name
+_APPENDS: Final = APPENDS.name
+_SENTENCES: Final = {
+    BROKER_GONE: "its session ended",
+    REPLICA_OFFLINE: "its log failed or is damaged",
+    REASSIGNMENT: "moved away",
+    ELECTED: "elected",
+}
 
 
 class Session(Protocol):
@@ -60,15 +79,24 @@ class Session(Protocol):
     def runs(self) -> Iterable[Run]: ...
 
 
-class Place:
-    """Rows of one place stay together and in order; for most a place is a partition."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A change of the ISR that this leader has proposed."""
 
-    __slots__ = ("hash", "partition", "topic")
+    decided_at_ms: int
+    late_ms: int
+    reason: str
+    term: Leadership  # as it was decided on
 
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.hash = crc32(f"{topic}-{partition}".encode())
+    @property
+    def sentence(self) -> str:
+        late = f"; decided {self.late_ms} ms after the deadline" if self.late_ms else ""
+        return self.reason + late
+
+    def cause(self, replica: BrokerId) -> str:
+        if replica not in self.term.isr.members:
+            return CAUGHT_UP
+        return self.term.policy.exceeded(self.term.followers[replica], self.term.log).value
 
 
 class Recorder:
@@ -80,11 +108,16 @@ class Recorder:
         self.drops = dict.fromkeys(TABLES, 0)  # rows lost since the start
         self.rows: dict[str, list[Row]] = {name: [] for name in TABLES}
         self.round = 0  # rows are taken away between two rounds
-        self.is_needed = False  # somebody leads a partition worth telling of
+        self.is_needed = False  # True once this broker leads a recorded partition
         self._self = Place("", broker)
         self._settings: dict[str, dict[str, str]] = {}  # by scope, as last recorded
+        self._stalls: list[Stall] = []  # the sockets are not drained yet
 
-    def add(self, table: str, row: Row) -> bool:
+    def add(self, row: Row) -> bool:
+        return self.add_to(row.table.name, row)
+
+    def add_to(self, table: str, row: Row) -> bool:
+        """As `add`, for the data path, where looking up the table's name costs too much."""
         if self.count >= self.rows_max:
             self.drops[table] += 1
             return False
@@ -102,7 +135,21 @@ class Recorder:
     # Of the broker as a whole.
 
     def stalled(self, stall: Stall) -> None:
-        self.add(STALLS.name, (self._self, stall.began_at_ms, self.broker, stall.length_ms))
+        self._stalls.append(stall)
+
+    def drained(self, *, now_ms: int) -> None:
+        """What waited in the sockets is read. The rows of the stalls before it are complete."""
+        for stall in self._stalls:
+            self.add(
+                StallRow(
+                    place=self._self,
+                    at_ms=stall.began_at_ms,
+                    broker=self.broker,
+                    stall_ms=stall.length_ms,
+                    drained_at_ms=now_ms,
+                )
+            )
+        self._stalls.clear()
 
     def settings(
         self, values: Mapping[str, object], *, now_ms: int, topic: str | None = None
@@ -116,7 +163,8 @@ class Recorder:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if known.get(name, general.get(name)) != text:
                 known[name] = text
-                self.add(CONFIGS.name, (self._self, now_ms, scope, name, text))
+                row = ConfigRow(place=self._self, at_ms=now_ms, scope=scope, name=name, value=text)
+                self.add(row)
 
     def throttled(
         self,
@@ -130,11 +178,20 @@ class Recorder:
         bytes_in: int,
         at_ms: int,
     ) -> None:
-        row = (
-            self._self, at_ms, self.broker, side, limit, size_bytes, exempt_bytes, held_back,
-            lag_bytes, bytes_in,
-        )  # fmt: skip
-        self.add(THROTTLE.name, row)
+        self.add(
+            ThrottleRow(
+                place=self._self,
+                at_ms=at_ms,
+                broker=self.broker,
+                side=side,
+                limit_bytes_per_s=limit,
+                bytes=size_bytes,
+                exempt_bytes=exempt_bytes,
+                held_back_partitions=held_back,
+                replica_lag_bytes=lag_bytes,
+                bytes_in=bytes_in,
+            )
+        )
 
     def elected(
         self,
@@ -147,37 +204,41 @@ class Recorder:
         now_ms: int,
     ) -> None:
         if key[0] != TELEMETRY_TOPIC:
-            place = Place(*key)
-            self.add(ELECTIONS.name, (place, now_ms, *key, before, after, epoch, cause))
+            self.add(
+                ElectionRow(
+                    place=Place(*key),
+                    at_ms=now_ms,
+                    leader_before=before,
+                    leader_after=after,
+                    leader_epoch=epoch,
+                    cause=cause,
+                )
+            )
 
     # Of a partition led here.
 
     def lead(self, key: tuple[str, int], epoch: LeaderEpoch) -> PartitionRecord | None:
-        """Where to write down what this leader sees; None: nobody tells of the telling."""
+        """The recorder of a led partition; None for the telemetry topic, which is not recorded."""
         if key[0] == TELEMETRY_TOPIC:
             return None
         self.is_needed = True
         return PartitionRecord(self, key, epoch)
 
 
-class PartitionRecord(Place):
+class PartitionRecord(LedPlace):
     """One partition in the hands of one leader, as it is written down."""
 
-    __slots__ = ("_carried", "_decided", "_idle", "_idle_round", "_recorder", "epoch", "seq")
+    __slots__ = ("_carried", "_decided", "_idle", "_idle_round", "_isr_events", "_recorder", "seq")
 
     def __init__(self, recorder: Recorder, key: tuple[str, int], epoch: LeaderEpoch) -> None:
-        super().__init__(*key)
-        self.epoch = epoch
+        super().__init__(*key, leader=recorder.broker, leader_epoch=epoch)
         self.seq = 0
         self._recorder = recorder
-        self._idle: dict[int, list[Any]] = {}  # the last row of a follower, if it was idle
+        self._idle: dict[int, FetchRow] = {}  # the last row of a follower, if it was idle
         self._idle_round = -1
         self._carried: dict[int, int] = {}  # until when its session's requests are recorded
-        self._decided: tuple[int, int, str, Leadership] | None = None
-
-    @property
-    def leader(self) -> BrokerId:
-        return self._recorder.broker
+        self._decided: Decision | None = None
+        self._isr_events = 0
 
     def _next(self) -> int:
         """A number is used up even if its row is dropped: the gap shows."""
@@ -185,8 +246,20 @@ class PartitionRecord(Place):
         self.seq = seq + 1
         return seq
 
+    def began(self, isr: Isr, *, now_ms: int) -> None:
+        """The leader begins with this ISR."""
+        self._record_isr_event(isr, BEGAN, now_ms=now_ms)
+
     def append(self, *, base: int, end: int, size_bytes: int, now_ms: int) -> None:
-        self._recorder.add(APPENDS.name, (self, now_ms, self._next(), base, end, size_bytes))
+        row = AppendRow()
+        row.place = self
+        row.at_ms = now_ms
+        row.seq = seq = self.seq
+        self.seq = seq + 1
+        row.base_offset = base
+        row.end_offset = end
+        row.bytes = size_bytes
+        self._recorder.add_to(_APPENDS, row)
 
     def fetch(
         self,
@@ -207,28 +280,40 @@ class PartitionRecord(Place):
         is_idle = size_bytes == 0 and offset == leader_end and read_ms == 0 and outcome is OK
         if is_idle and self._is_merged(follower, offset, high_watermark, at_ms, merges_within_ms):
             return
-        recorder, seq = self._recorder, self.seq
+        row = FetchRow()
+        row.place = self
+        row.at_ms = row.last_at_ms = at_ms
+        row.seq = seq = self.seq
         self.seq = seq + 1
-        wait_ms = 0 if size_bytes else None
-        row = (
-            self, at_ms, seq, follower, offset, leader_end, high_watermark, log_start,
-            size_bytes, read_ms, wait_ms, outcome, is_held_back, 1, at_ms,
-        )  # fmt: skip
-        if is_idle:
-            mutable = list(row)
-            if recorder.add(FETCHES.name, mutable):
-                self._idle[follower] = mutable
-        else:
-            recorder.add(FETCHES.name, row)
-            if self._idle:
-                self._idle.pop(follower, None)
+        row.follower = follower
+        row.offset = offset
+        row.leader_end_low = row.leader_end_high = leader_end
+        row.high_watermark = high_watermark
+        row.log_start = log_start
+        row.bytes = size_bytes
+        row.read_ms = read_ms
+        row.wait_ms = 0 if size_bytes else None
+        row.outcome = outcome
+        row.throttled = is_held_back
+        row.repeats = 1
+        recorder = self._recorder
+        if recorder.count >= recorder.rows_max:
+            recorder.drops[_FETCHES] += 1
+        else:  # as `Recorder.add`, without its call
+            recorder.count += 1
+            recorder.rows[_FETCHES].append(row)
+            if is_idle:
+                self._idle[follower] = row
+                return
+        if self._idle:
+            self._idle.pop(follower, None)
 
     def waited(self, follower: int, wait_ms: int) -> None:
         """How long its idle fetch waited for more, unless its row is on its way already."""
         if self._idle_round == self._recorder.round:
             row = self._idle.get(follower)
             if row is not None:
-                row[_WAIT_MS] = (row[_WAIT_MS] or 0) + wait_ms
+                row.wait_ms = (row.wait_ms or 0) + wait_ms
 
     def _is_merged(
         self, follower: int, offset: int, high_watermark: int, at_ms: int, within_ms: int
@@ -239,13 +324,13 @@ class PartitionRecord(Place):
         last = self._idle.pop(follower, None)
         if (
             last is None
-            or last[_OFFSET] != offset
-            or last[_HIGH_WATERMARK] != high_watermark
-            or not last[_LAST_AT_MS] < at_ms <= last[_LAST_AT_MS] + within_ms + MERGED_GAP_MS
+            or last.offset != offset
+            or last.high_watermark != high_watermark
+            or not last.last_at_ms < at_ms <= last.last_at_ms + within_ms + MERGED_GAP_MS
         ):
             return False
-        last[_REPEATS] += 1
-        last[_LAST_AT_MS] = at_ms
+        last.repeats += 1
+        last.last_at_ms = at_ms
         self._idle[follower] = last
         return True
 
@@ -265,11 +350,21 @@ class PartitionRecord(Place):
         ]
         # The watermark of those moments is not known any more.
         for first_ms, last_ms, repeats, wait_ms in runs or [(until_ms, until_ms, 1, None)]:
-            row = (
-                self, first_ms, self._next(), follower, known.end, term.end, None,
-                known.log_start, 0, 0, wait_ms, OK, False, repeats, last_ms,
-            )  # fmt: skip
-            self._recorder.add(FETCHES.name, row)
+            row = FetchRow()
+            row.place = self
+            row.at_ms, row.last_at_ms = first_ms, last_ms
+            row.seq = self._next()
+            row.follower = follower
+            row.offset = known.end
+            row.leader_end_low = row.leader_end_high = term.end
+            row.high_watermark = None
+            row.log_start = known.log_start
+            row.bytes = row.read_ms = 0
+            row.wait_ms = wait_ms
+            row.outcome = OK
+            row.throttled = False
+            row.repeats = repeats
+            self._recorder.add(row)
 
     def decided(self, term: Leadership, why: str, *, now_ms: int, late_ms: int = 0) -> None:
         """A change of the ISR was proposed; it counts once it is committed.
@@ -277,13 +372,18 @@ class PartitionRecord(Place):
         One that the store did not take, and that is proposed again before anything else is, was
         decided the first time, and was as late as it was then.
         """
+        self._record_isr_event(
+            term.isr,
+            PROPOSED,
+            now_ms=now_ms,
+            late_ms=late_ms if isinstance(term.isr, Shrinking) else None,
+        )
         first = self._decided
-        if first is None or first[3].isr != term.isr:
-            self._decided = now_ms, late_ms, why, term
-        else:
-            decided_at_ms, late_ms, *_ = first
-            again = f"; proposed again {now_ms - decided_at_ms} ms later"
-            self._decided = decided_at_ms, late_ms, why + again, term
+        decision = Decision(decided_at_ms=now_ms, late_ms=late_ms, reason=why, term=term)
+        if first is not None and _is_same_change(first.term.isr, term.isr):
+            again = f"; proposed again {now_ms - first.decided_at_ms} ms later"
+            decision = replace(first, reason=why + again, term=term)
+        self._decided = decision
 
     def settled(
         self,
@@ -292,41 +392,71 @@ class PartitionRecord(Place):
         after: AbstractSet[BrokerId],
         *,
         replicas: Collection[BrokerId],
+        offline: AbstractSet[BrokerId] = NO_BROKERS,
         version: int,
         now_ms: int,
     ) -> None:
         """The store's word on the ISR: what this leader asked for, or what a controller did."""
+        isr = None if term is None else term.isr
+        if isr is not None and not isinstance(isr, Stable) and isr_rules.proposed(isr) != after:
+            event = REFUSED if isr.version == version else SUPERSEDED
+            self._record_isr_event(isr, event, now_ms=now_ms)
         if before == after:
             return
         decided, self._decided = self._decided, None
         is_ours = term is not None and isr_rules.proposed(term.isr) == after
-        decided_at_ms, why, asked = None, None, term
-        if decided and is_ours:
-            decided_at_ms, late_ms, why, asked = decided
-            why += late_words(late_ms)
+        if not is_ours:
+            decided = None
+        asked = term if decided is None else decided.term
         for replica in sorted(before ^ after):
-            known = None if asked is None else asked.followers.get(replica)
+            follower = None if asked is None else asked.followers.get(replica)
+            cause, late_ms, reason = None, None, ""
+            if decided is not None:
+                cause, reason = decided.cause(replica), decided.sentence
+                late_ms = decided.late_ms if replica in before else None
+            elif not is_ours:
+                cause = controller_cause(replica, before, replicas, offline)
+            replica_end = None if follower is None else follower.end
+            caught_up_at_ms = None if follower is None else follower.caught_up_at_ms
             self._recorder.add(
-                ISR.name,
-                (
-                    self,
-                    now_ms,
-                    decided_at_ms,
-                    LEADER if is_ours else CONTROLLER,
-                    version,
-                    sorted(before),
-                    sorted(after),
-                    replica,
-                    EXPAND if replica in after else SHRINK,
-                    why or by_controller(replica, before, replicas),
-                    None if known is None or known.end == UNKNOWN_OFFSET else known.end,
-                    None if asked is None else asked.end,
-                    None
-                    if known is None or known.caught_up_at_ms == NEVER_MS
-                    else known.caught_up_at_ms,
-                    self.seq,
-                ),
+                IsrRow(
+                    place=self,
+                    at_ms=now_ms,
+                    decided_at_ms=None if decided is None else decided.decided_at_ms,
+                    decided_by=LEADER if is_ours else CONTROLLER,
+                    version=version,
+                    isr_before=sorted(before),
+                    isr_after=sorted(after),
+                    replica=replica,
+                    change=EXPAND if replica in after else SHRINK,
+                    reason=reason or by_controller(replica, before, replicas, offline),
+                    replica_end=None if replica_end == UNKNOWN_OFFSET else replica_end,
+                    leader_end=None if asked is None else asked.end,
+                    caught_up_at_ms=None if caught_up_at_ms == NEVER_MS else caught_up_at_ms,
+                    seq=self.seq,
+                    cause=cause,
+                    late_ms=late_ms,
+                )
             )
+
+    def _record_isr_event(
+        self, isr: Isr, event: str, *, now_ms: int, late_ms: int | None = None
+    ) -> None:
+        number = self._isr_events
+        self._isr_events = number + 1  # used up even if the row is dropped
+        self._recorder.add(
+            IsrEventRow(
+                place=self,
+                at_ms=now_ms,
+                number=number,
+                event=event,
+                version=isr.version,
+                isr_before=sorted(isr.members),
+                isr_after=sorted(isr_rules.proposed(isr)),
+                late_ms=late_ms,
+                seq=self.seq,
+            )
+        )
 
     def rule(self, policy: Policy, *, fetch_wait_max_ms: int, min_isr: int, now_ms: int) -> None:
         """The rule that decides here from now on."""
@@ -342,17 +472,40 @@ class PartitionRecord(Place):
         self._recorder.settings(values, now_ms=now_ms, topic=self.topic)
 
 
-def by_controller(
-    replica: BrokerId, before: AbstractSet[BrokerId], replicas: Collection[BrokerId]
+def _is_same_change(one: Isr, other: Isr) -> bool:
+    """The same ISR proposed again, though the version it builds on may be another."""
+    return (one.members, isr_rules.proposed(one)) == (other.members, isr_rules.proposed(other))
+
+
+def controller_cause(
+    replica: BrokerId,
+    before: AbstractSet[BrokerId],
+    replicas: Collection[BrokerId],
+    offline: AbstractSet[BrokerId],
 ) -> str:
-    """Why a change that no leader asked for was made."""
+    """Why the controller made a change that no leader had proposed.
+
+    `offline` are the registered brokers that reported their replica as failed or damaged.
+    """
     if replica not in before:
         return ELECTED
-    return SESSION_ENDED if replica in replicas else MOVED_AWAY
+    if replica not in replicas:
+        return REASSIGNMENT
+    return REPLICA_OFFLINE if replica in offline else BROKER_GONE
+
+
+def by_controller(
+    replica: BrokerId,
+    before: AbstractSet[BrokerId],
+    replicas: Collection[BrokerId],
+    offline: AbstractSet[BrokerId],
+) -> str:
+    """The cause of such a change in words."""
+    return _SENTENCES[controller_cause(replica, before, replicas, offline)]
 
 
 def _after(run: Run, since_ms: int) -> Run | None:
-    """The part of a run that is later; how many that were is told by their even spacing."""
+    """The part of a run that is later; their even spacing says how many that were."""
     first_ms, last_ms, count, wait_ms = run
     if last_ms <= since_ms:
         return None

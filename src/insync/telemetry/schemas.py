@@ -2,14 +2,24 @@
 
 Times are milliseconds since the epoch: a wall-clock anchor taken at the broker's start plus its
 monotonic clock, so they are the integers the rules saw, moved by a constant, and never step back.
-Readers ignore columns they do not know, refuse missing ones, and take null for "unknown".
+Readers ignore columns they do not know and take null for "unknown". They refuse missing columns,
+except those that `is_optional` marks: tables of earlier versions lack them, and all is unknown.
 
 - `fetches.seq` and `appends.seq` count the rows of one partition and leader epoch in the order in
   which they took effect. Row 0 of an epoch is an append of nothing: where and when it began.
 - `isr.seq`, beyond the contract, is the number of those rows that the leader had seen before it
   learnt that the change was committed.
-- `isr.reason` of a decision also says how long after its deadline the leader's loop came to it.
-- `stalls.at_ms` is when the stall began.
+- `isr.reason` is a sentence for people. Programs read `cause`, one of `CAUSES`, and `late_ms`: how
+  much later than its deadline the leader's loop came to an eviction. Only evictions by the leader
+  have a deadline; `late_ms` of other changes is null.
+- `isr_events` has what `isr` has not: the ISR with which an epoch `began`, every change that the
+  leader `proposed`, and that the store `refused` it or a later version of the partition state
+  `superseded` it. A change that was committed is in `isr`. `number` counts the rows of one
+  partition and leader epoch; `version` is the version of the partition state that the change
+  builds on; `seq` and `late_ms` are as in `isr`.
+- `stalls.at_ms` is when the stall began. `drained_at_ms` is when the broker had read what waited in
+  its sockets meanwhile: until then no follower is due to leave the ISR. Stalls in quick succession
+  have one such time.
 - `throttle` has a row per side and second while something is throttled there; `at_ms` is when that
   second began. No limit is null. `bytes` are all that were counted, `exempt_bytes` those of
   in-sync replicas; `held_back_partitions` wait for the quota at the second's end;
@@ -19,10 +29,11 @@ Readers ignore columns they do not know, refuse missing ones, and take null for 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from insync.rules.policy import Limit
 
 
 class Type(Enum):
@@ -38,6 +49,7 @@ class Column:
     name: str
     type: Type
     is_time: bool = False  # recorded by the monotonic clock; the anchor is added on publication
+    is_optional: bool = False  # tables of earlier versions do not have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,10 @@ class Table:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns if column.is_optional)
 
 
 def _table(name: str, *columns: Column) -> Table:
@@ -124,6 +140,23 @@ ISR: Final = _table(
     _long("leader_end"),
     _time("caught_up_at_ms"),
     _long("seq"),
+    Column("cause", Type.STRING, is_optional=True),
+    Column("late_ms", Type.INT64, is_optional=True),
+)
+ISR_EVENTS: Final = _table(
+    "isr_events",
+    _time("at_ms"),
+    _text("topic"),
+    _id("partition"),
+    _id("leader"),
+    _id("leader_epoch"),
+    _long("number"),
+    _text("event"),
+    _long("version"),
+    Column("isr_before", Type.INT32_LIST),
+    Column("isr_after", Type.INT32_LIST),
+    _long("late_ms"),
+    _long("seq"),
 )
 ELECTIONS: Final = _table(
     "elections",
@@ -135,7 +168,13 @@ ELECTIONS: Final = _table(
     _id("leader_epoch"),
     _text("cause"),
 )
-STALLS: Final = _table("stalls", _time("at_ms"), _id("broker"), _long("stall_ms"))
+STALLS: Final = _table(
+    "stalls",
+    _time("at_ms"),
+    _id("broker"),
+    _long("stall_ms"),
+    Column("drained_at_ms", Type.INT64, is_time=True, is_optional=True),
+)
 THROTTLE: Final = _table(
     "throttle",
     _time("at_ms"),
@@ -151,27 +190,32 @@ THROTTLE: Final = _table(
 CONFIGS: Final = _table("configs", _time("at_ms"), _text("scope"), _text("name"), _text("value"))
 
 TABLES: Final = {
-    table.name: table for table in (FETCHES, APPENDS, ISR, ELECTIONS, STALLS, THROTTLE, CONFIGS)
+    table.name: table
+    for table in (FETCHES, APPENDS, ISR, ISR_EVENTS, ELECTIONS, STALLS, THROTTLE, CONFIGS)
 }
 
 OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fetches.outcome
 LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by
 SHRINK, EXPAND = "shrink", "expand"  # isr.change
+BEGAN, PROPOSED = "began", "proposed"  # isr_events.event
+REFUSED, SUPERSEDED = "refused", "superseded"
 REPLICAS_MOVED = "its replicas moved"  # elections.cause
-_LATE: Final = "; decided {} ms after the deadline"  # in isr.reason
-_LATE_PATTERN: Final = re.compile(_LATE.format(r"(\d+)"))
-SESSION_ENDED, MOVED_AWAY, ELECTED = "its session ended", "moved away", "elected"  # isr.reason
+LAG_TIME, LAG_MESSAGES = Limit.LAG_TIME.value, Limit.LAG_MESSAGES.value
+FETCH_SILENCE = Limit.FETCH_SILENCE.value
+CAUGHT_UP = "caught-up"
+BROKER_GONE, REPLICA_OFFLINE = "broker-gone", "replica-offline"
+REASSIGNMENT, ELECTED = "reassignment", "elected"
+CAUSES: Final = {
+    LAG_TIME: "shrink by the leader: behind for T, as the policy counts that",
+    LAG_MESSAGES: "shrink by the leader: lacks more than replica.lag.max.messages",
+    FETCH_SILENCE: "shrink by the leader: no fetch for T",
+    CAUGHT_UP: "expand by the leader: nothing keeps the follower out any more",
+    BROKER_GONE: "shrink by the controller: the session of the replica's broker ended",
+    REPLICA_OFFLINE: "shrink by the controller: the replica's log failed or is damaged",
+    REASSIGNMENT: "shrink by the controller: a reassignment removed the replica",
+    ELECTED: "expand by the controller: a replica outside the ISR became leader",
+}
+"""The values of `isr.cause`, and null. T is `replica.lag.time.max.ms`."""
 TELEMETRY_TOPIC: Final = "__insync_telemetry"
 MERGED_GAP_MS: Final = 100
 """Idle fetches further apart than the fetch wait and this are not one row."""
-
-
-def late_words(late_ms: int) -> str:
-    """What the reason of a decision says of a leader's loop that came to it late."""
-    return _LATE.format(late_ms) if late_ms else ""
-
-
-def late_ms_of(reason: str | None) -> int:
-    """How late the loop of the leader was, by its own word."""
-    told = _LATE_PATTERN.search(reason or "")
-    return 0 if told is None else int(told[1])

@@ -34,7 +34,7 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def write_parquet(rows: pa.Table, path: Path) -> None:
-    """As an export keeps a table: one partition after the other, each in the order it was told in.
+    """As an export keeps a table: one partition after the other, each in recorded order.
 
     Then most columns are long runs, and times, numbers and offsets go up by little: kept as
     differences, without compression, they are smaller than compressed ones were in the order in
@@ -62,7 +62,10 @@ def write_parquet(rows: pa.Table, path: Path) -> None:
 
 
 def read_block(table: Table, data: bytes) -> pa.Table:
-    """The rows of a block: columns that nobody knows are ignored, missing ones refused."""
+    """The rows of a block: unknown columns are ignored, missing ones refused.
+
+    A column that earlier versions did not have is null where it is missing.
+    """
     if len(data) > BLOCK_BYTES_MAX:
         raise BadBlock(f"{len(data)} bytes are no block")
     try:
@@ -72,6 +75,7 @@ def read_block(table: Table, data: bytes) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise BadBlock(f"no Arrow stream: {str(error).splitlines()[0][:200]}") from None
     schema = arrow_schema(table)
+    found = with_optional_columns(table, found)
     for field in schema:
         at = found.schema.get_all_field_indices(field.name)
         if len(at) != 1:
@@ -81,6 +85,15 @@ def read_block(table: Table, data: bytes) -> pa.Table:
                 f"{field.name} is {found.schema.field(at[0]).type}; it must be {field.type}"
             )
     return found.select(schema.names).cast(schema)
+
+
+def with_optional_columns(table: Table, rows: pa.Table) -> pa.Table:
+    """Columns that earlier versions did not have are null where they are missing."""
+    for name in table.optional:
+        if name not in rows.column_names:
+            field = arrow_schema(table).field(name)
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows
 
 
 def _is_same_type(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -6,9 +6,10 @@ import asyncio
 from bisect import bisect_right
 from random import Random
 
-from recorded_life import as_rows, live
+import pytest
 
 from insync.sim.cluster import Cluster
+from support.telemetry.recorded_runs import Tables, as_rows, live
 
 LONGEST_MS = 100
 SETTINGS = {"replica.fetch.wait.max.ms": str(LONGEST_MS)}
@@ -18,8 +19,12 @@ async def calm(_cluster: Cluster, _random: Random) -> None:
     await asyncio.sleep(6.0)
 
 
-def test_a_wait_ends_with_the_next_append_or_when_its_time_is_up() -> None:
-    tables = as_rows(live(3, calm, SETTINGS))
+@pytest.fixture(scope="module")
+def tables() -> Tables:
+    return as_rows(live(4, calm, SETTINGS))
+
+
+def test_a_wait_ends_with_the_next_append_or_when_its_time_is_up(tables: Tables) -> None:
     ended_by_append = ended_by_time = 0
     for row in tables["fetches"]:
         if row["wait_ms"] is None or row["bytes"] or row["repeats"] > 1:
@@ -36,8 +41,7 @@ def test_a_wait_ends_with_the_next_append_or_when_its_time_is_up() -> None:
     assert ended_by_time > 0
 
 
-def test_rows_that_stand_for_several_fetches_have_all_their_waits() -> None:
-    tables = as_rows(live(3, calm, SETTINGS))
+def test_rows_that_stand_for_several_fetches_have_all_their_waits(tables: Tables) -> None:
     merged = [row for row in tables["fetches"] if row["repeats"] > 1 and row["wait_ms"] is not None]
     unknown = [row for row in tables["fetches"] if row["wait_ms"] is None]
     assert len(merged) > len(unknown)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from few_brokers import KEY, THREE, isr_of, play, state_of, topic, until, write_on
-from recorded_life import RECORDED, Tables, as_rows, collect
+import pytest
 
 from insync.sim.cluster import STORE_DELAY_MS, WALL_AT_START_MS, Cluster
+from support.sim.few_brokers import KEY, THREE, isr_of, play, state_of, topic, until, write_on
+from support.telemetry.recorded_runs import RECORDED, Tables, as_rows, collect
 
 LAG_S = 1.5
 PUBLISHED_S = 2.0
@@ -41,6 +42,7 @@ def leader_of(cluster: Cluster) -> int | None:
     return leader
 
 
+@pytest.mark.slow
 def test_a_death_a_return_and_a_resignation() -> None:
     """The controller dies with the first leader: its successor elects, and tells of it."""
 

@@ -1,0 +1,590 @@
+"""What-if by the rules themselves: one partition, one scenario, one event after the other.
+
+This is the definition that the compiled replay (`insync.pipeline.replay`) is held to, so it is
+written to be read. What the design leaves open is decided here:
+
+- **Events.** An append at `at_ms`; a fetch that succeeded at `at_ms + read_ms`, a merged one at
+  each of its evenly spaced points. A slow read is pending from `at_ms` on, after the rows of that
+  millisecond. Other outcomes are no fetch: they only end their read.
+- **Order** in an epoch: time, `seq`, then (without `seq`) the leader's end a row was judged by, a
+  fetch before an append there, follower, offset. A row seen twice (`seq`) counts once.
+- **Who.** Replicas known are leaders, followers that fetch, and the first `isr_before`. A later
+  change of the ISR, also a controller's, is a verdict and not replayed: a broker that died leaves
+  when its policy says so.
+- **Moved away.** That a replica was removed by a reassignment (`isr.cause`; where that is unknown,
+  none was) is no verdict. It begins an epoch, and with that epoch the replica is gone: without
+  leaving, its episode closed as the record's end closes it, not known until it fetches or leads
+  again.
+- **An epoch** begins with its first event, at the offset where that found the leader's end; the
+  watermark begins there too. It ends with its last event: a dead leader evicts nobody. Until the
+  next epoch begins who is out stays out, and that time counts; nothing is missed in it.
+- **Leadership.** Whoever leads is in sync; the episode of a new leader that was out closes as the
+  record's end closes it: not returned, no flap, false if the true lag had not passed T.
+- **Not seen before.** A replica outside from the start is out since its first fetch.
+- **Truth** leaves the leader's stalls out as the rules do: a stall moves earlier appends forward by
+  its length, none past its end, and its own time is not looked at. Other durations are as recorded.
+- **Kept fetching** (for the recommendation): at no time of the episode, nor when it began, was the
+  last fetch more than T ago.
+- **Half-period check**: the first look is at the epoch's first event; who is late at a look leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+from insync.rules.follower import Fetch
+from insync.rules.isr import Expanding, IsrChange
+from insync.rules.leader_machine import (
+    Appended,
+    FollowerFetched,
+    LeaderStalled,
+    PartitionStateRead,
+    ProposeIsr,
+    ReadFailed,
+    ReadServed,
+    ReadStarted,
+    SocketsDrained,
+    Woken,
+    start,
+    step,
+)
+from insync.rules.leader_machine import Event as StateEvent
+from insync.rules.leadership import Leadership, Rule
+from insync.rules.policy import Policy
+from insync.rules.stalls import Stall, is_stall
+from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.telemetry.replay.scenario import Scenario
+from insync.telemetry.schemas import OK, REASSIGNMENT
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+HERE: Final = Incarnation(0)  # the tables tell only of fetches of living incarnations
+LATER_THAN_ANY: Final = 2**62
+
+ROW, BEGAN = 0, 1  # what comes first in a millisecond
+FETCH, APPEND = 0, 1
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """One partition under one scenario."""
+
+    shrinks: int = 0
+    expands: int = 0
+    flaps: int = 0
+    out_of_sync_ms: int = 0
+    false_evictions: int = 0
+    missed: int = 0
+    missed_ms: int = 0
+    under_min_isr_ms: int = 0
+    under_min_isr_fetching_ms: int = 0
+    watermark_stall_ms: int = 0
+    detection_ms: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at_ms: int
+    when: int
+    kind: int
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    number: int
+    leader: int
+    events: list[Event]
+
+    @property
+    def begins_at_ms(self) -> int:
+        return self.events[0].at_ms
+
+    @property
+    def start(self) -> int:
+        first = self.events[0]
+        return int(first.row["base_offset"]) if first.kind == APPEND else leader_end(first.row) or 0
+
+    @property
+    def ends_at_ms(self) -> int:
+        return self.events[-1].at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One partition as recorded."""
+
+    epochs: list[Epoch]
+    replicas: frozenset[int]
+    in_sync_at_start: frozenset[int]
+    moved_away: list[tuple[int, int]]  # the first epoch without it, and which replica
+    stalls: list[Row]
+
+
+def leader_end(row: Row) -> int | None:
+    low: int | None = row["leader_end_low"]
+    high: int | None = row["leader_end_high"]
+    return high if low is None else low
+
+
+def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
+    """Each partition that has a fetch or an append."""
+    found: dict[tuple[str, int], list[Event]] = {}
+    for name, kind in (("fetches", FETCH), ("appends", APPEND)):
+        for row in tables[name]:
+            events = _events(row, kind)
+            if events:
+                found.setdefault((row["topic"], row["partition"]), []).extend(events)
+    changes: dict[tuple[str, int], list[Row]] = {}
+    for row in tables.get("isr", ()):
+        changes.setdefault((row["topic"], row["partition"]), []).append(row)
+    stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
+    return {key: _history(found[key], changes.get(key, []), stalls) for key in sorted(found)}
+
+
+def _events(row: Row, kind: int) -> list[Event]:
+    at_ms: int = row["at_ms"]
+    if kind == APPEND:
+        return [Event(at_ms, ROW, kind, row)]
+    if leader_end(row) is None or row["follower"] == row["leader"]:
+        return []  # cannot be judged; counted by `problems`
+    read_ms = row["read_ms"] or 0
+    if read_ms > 0:
+        return [Event(at_ms, BEGAN, kind, row), Event(at_ms + read_ms, ROW, kind, row)]
+    if not _is_ok(row):
+        return []
+    gaps = max(1, row["repeats"] or 1) - 1
+    span_ms = max(0, at_ms if row["last_at_ms"] is None else row["last_at_ms"]) - at_ms
+    if gaps == 0 or span_ms <= 0:
+        return [Event(at_ms, ROW, kind, row)]
+    points = dict.fromkeys(at_ms + span_ms * point // gaps for point in range(gaps + 1))
+    return [Event(point_ms, ROW, kind, row) for point_ms in points]
+
+
+def _is_ok(row: Row) -> bool:
+    return row["outcome"] in (OK, None)
+
+
+def _order(event: Event) -> tuple[int, ...]:
+    row = event.row
+    seq = LATER_THAN_ANY if row["seq"] is None else row["seq"]
+    if event.kind == APPEND:
+        return (event.at_ms, event.when, seq, row["base_offset"], APPEND, row["end_offset"], 0)
+    return (
+        event.at_ms,
+        event.when,
+        seq,
+        leader_end(row) or 0,
+        FETCH,
+        row["follower"],
+        row["offset"],
+    )
+
+
+def _history(events: list[Event], changes: list[Row], stalls: list[Row]) -> History:
+    epochs = []
+    by_epoch = sorted(events, key=lambda event: event.row["leader_epoch"])
+    for number, some in groupby(by_epoch, key=lambda event: event.row["leader_epoch"]):
+        ordered = sorted(some, key=_order)
+        leader = ordered[0].row["leader"]
+        epochs.append(
+            Epoch(number, leader, _each_once([e for e in ordered if e.row["leader"] == leader]))
+        )
+    first = epochs[0]
+    replicas = {epoch.leader for epoch in epochs}
+    for epoch in epochs:
+        replicas |= {event.row["follower"] for event in epoch.events if event.kind == FETCH}
+    if changes:
+        change = min(changes, key=lambda row: (row["leader_epoch"], row["version"] or 0))
+        at_start = set(change["isr_before"])
+    else:
+        at_start = {event.row["follower"] for event in first.events if event.kind == FETCH}
+    return History(
+        epochs=epochs,
+        replicas=frozenset(replicas | at_start),
+        in_sync_at_start=frozenset(at_start | {first.leader}),
+        moved_away=[
+            (row["leader_epoch"], row["replica"])
+            for row in changes
+            if row.get("cause") == REASSIGNMENT
+        ],
+        stalls=stalls,
+    )
+
+
+def _each_once(events: list[Event]) -> list[Event]:
+    """The first row with a number stays, with all its events."""
+    first: dict[tuple[int, int], Row] = {}
+    kept = []
+    for event in events:
+        seq = event.row["seq"]
+        if seq is not None and event.row is not first.setdefault((event.kind, seq), event.row):
+            continue
+        kept.append(event)
+    return kept
+
+
+def replay(
+    history: History,
+    scenario: Scenario,
+    *,
+    min_insync_replicas: int,
+    fetch_wait_max_ms: int,
+) -> Verdicts:
+    partition = _Partition(history, scenario, min_insync_replicas)
+    for index, epoch in enumerate(history.epochs):
+        following = history.epochs[index + 1 : index + 2]
+        _Term(partition, epoch, history.stalls, fetch_wait_max_ms).run()
+        partition.time_passes(max([epoch.ends_at_ms, *(later.begins_at_ms for later in following)]))
+    partition.end_of_record()
+    return partition.verdicts
+
+
+@dataclass(slots=True)
+class _Episode:
+    """One follower out of sync."""
+
+    since_ms: int
+    was_evicted: bool  # else it never was in
+    detection_ms: int = 0
+    has_passed: bool = False  # the true lag was above T at some time of it
+    keeps_fetching: bool = False
+    under_min_isr_ms: int = 0
+
+
+class _Partition:
+    """What goes on from epoch to epoch: who is in, who is out since when, and the counts."""
+
+    def __init__(self, history: History, scenario: Scenario, min_insync_replicas: int) -> None:
+        self.policy: Policy = scenario.rule()
+        self.scenario = scenario
+        self.replicas = history.replicas
+        self.members = set(history.in_sync_at_start)
+        self.gone: set[int] = set()
+        self.episodes: dict[int, _Episode] = {}
+        self.fetched_at_ms: dict[int, int] = {}
+        self.verdicts = Verdicts()
+        self.now_ms = history.epochs[0].begins_at_ms
+        self._moves = set(history.moved_away)  # those yet to come
+        self._min_insync_replicas = min_insync_replicas
+
+    @property
+    def limit_ms(self) -> int:
+        return self.scenario.lag_time_max_ms
+
+    def begin(self, epoch: Epoch) -> None:
+        self.now_ms = epoch.begins_at_ms
+        begun = {move for move in self._moves if move[0] <= epoch.number}
+        self._moves -= begun
+        for _, broker in begun:
+            self._goes(broker)
+        self.gone.discard(epoch.leader)
+        if epoch.leader not in self.members:
+            self.members.add(epoch.leader)
+            self._close(epoch.leader, returned_at_ms=None)
+
+    def _goes(self, broker: int) -> None:
+        self.gone |= self.replicas & {broker}
+        self.members.discard(broker)
+        self._close(broker, returned_at_ms=None)
+
+    def time_passes(self, to_ms: int) -> None:
+        passed_ms = to_ms - self.now_ms
+        self.now_ms = to_ms
+        known = len(self.replicas - self.gone)
+        is_under = len(self.members) < min(self._min_insync_replicas, known)
+        for episode in self.episodes.values():
+            self.verdicts.out_of_sync_ms += passed_ms
+            if is_under and episode.was_evicted:
+                episode.under_min_isr_ms += passed_ms
+        if is_under:
+            self.verdicts.under_min_isr_ms += passed_ms
+
+    def leaves(self, broker: int, *, over_since_ms: int | None, is_over: bool) -> None:
+        now_ms = self.now_ms
+        self.members.remove(broker)
+        self.verdicts.shrinks += 1
+        self.episodes[broker] = episode = _Episode(
+            since_ms=now_ms,
+            was_evicted=True,
+            detection_ms=0 if over_since_ms is None else now_ms - over_since_ms,
+            keeps_fetching=not self._is_silent(broker),
+        )
+        if is_over:
+            self.passes(episode)
+
+    def passes(self, episode: _Episode) -> None:
+        """The true lag is above T while it is out: its eviction was a true one."""
+        if episode.was_evicted and not episode.has_passed:
+            episode.has_passed = True
+            self.verdicts.detection_ms.append(episode.detection_ms)
+
+    def joins(self, broker: int) -> None:
+        self.members.add(broker)
+        self.verdicts.expands += 1
+        self._close(broker, returned_at_ms=self.now_ms)
+
+    def fetches(self, broker: int) -> None:
+        if broker in self.episodes and self._is_silent(broker):
+            self.episodes[broker].keeps_fetching = False
+        self.fetched_at_ms[broker] = self.now_ms
+        self.gone.discard(broker)
+        if broker not in self.members and broker not in self.episodes:
+            self.episodes[broker] = _Episode(since_ms=self.now_ms, was_evicted=False)
+
+    def end_of_record(self) -> None:
+        for broker in sorted(self.episodes):
+            self._close(broker, returned_at_ms=None)
+
+    def _close(self, broker: int, *, returned_at_ms: int | None) -> None:
+        episode = self.episodes.pop(broker, None)
+        if episode is None or not episode.was_evicted:
+            return
+        self.verdicts.false_evictions += not episode.has_passed
+        if returned_at_ms is not None and returned_at_ms - episode.since_ms <= self.limit_ms:
+            self.verdicts.flaps += 1
+        if episode.keeps_fetching and not self._is_silent(broker):
+            self.verdicts.under_min_isr_fetching_ms += episode.under_min_isr_ms
+
+    def _is_silent(self, broker: int) -> bool:
+        return self.now_ms - self.fetched_at_ms.get(broker, NEVER_MS) > self.limit_ms
+
+
+class _Term:
+    """One epoch: the leader's view by the rules, and the truth beside it."""
+
+    def __init__(
+        self, partition: _Partition, epoch: Epoch, stalls: Rows, fetch_wait_max_ms: int
+    ) -> None:
+        partition.begin(epoch)
+        self._of = partition
+        self._epoch = epoch
+        self._stalls = stalls
+        begins_at_ms = epoch.begins_at_ms
+        replicas = sorted(partition.replicas | {epoch.leader})
+        half_period = partition.scenario.half_period_check
+        self._replicas = tuple(BrokerId(broker) for broker in replicas)
+        self._state, _ = start(
+            Leadership.begin(
+                rule=Rule(
+                    policy=partition.policy,
+                    fetch_wait_max_ms=fetch_wait_max_ms,
+                    checks_from_ms=begins_at_ms if half_period else None,
+                ),
+                leader=BrokerId(epoch.leader),
+                epoch=LeaderEpoch(epoch.number),
+                replicas=self._replicas,
+                members=frozenset(BrokerId(broker) for broker in partition.members),
+                end=Offset(epoch.start),
+                high_watermark=Offset(epoch.start),
+                registered=dict.fromkeys(self._replicas, HERE),
+                now_ms=begins_at_ms,
+            ),
+            now_ms=begins_at_ms,
+        )
+        self._reads: dict[int, int] = {}  # id(row) of each read under way, to its number
+        self._blocked_since_ms: int | None = None  # the leader has more than the watermark
+        self._blocked_counted_ms = begins_at_ms
+        # The truth: each append's time and end, and since when it has been known of whom.
+        self._appended: list[tuple[int, int]] = []
+        self._began_ms = begins_at_ms
+        self._told_ms = {broker: begins_at_ms for broker in replicas if broker != epoch.leader}
+        self._over_since_ms: dict[int, int] = {}  # true lag above T, without a break until told
+        self._missed: set[int] = set()  # and it was in all that time
+
+    # Events, one after the other.
+
+    def run(self) -> None:
+        events: list[tuple[int, int, Event | LeaderStalled]] = [
+            (event.at_ms, 1, event) for event in self._epoch.events
+        ]
+        for row in self._stalls:
+            stalled = self._stall(row)
+            if stalled is not None:
+                events.append((stalled.stall.ended_at_ms, 0, stalled))
+        events.sort(key=lambda event: event[:2])  # stable: in the order of the epoch
+        for at_ms, _, event in events:
+            if isinstance(event, LeaderStalled):
+                self._stalled(event)
+                continue
+            self._look_until(at_ms)
+            self._of.time_passes(at_ms)
+            if event.kind == APPEND:
+                self._append(event.row)
+            elif event.when == BEGAN:
+                self._read_began(event.row)
+            else:
+                self._fetch(event.row)
+        self._look_until(self._epoch.ends_at_ms)
+        for broker in self._told_ms:
+            self._tell(broker)
+
+    def _stall(self, row: Row) -> LeaderStalled | None:
+        """The event, if it is a stall of this leader in this epoch that counts under this limit."""
+        if row["broker"] != self._epoch.leader:
+            return None
+        if not is_stall(row["stall_ms"], lag_time_max_ms=self._of.limit_ms):
+            return None
+        began_at_ms, ends_at_ms = row["at_ms"], self._epoch.ends_at_ms
+        ended_at_ms = min(began_at_ms + row["stall_ms"], ends_at_ms)
+        if ended_at_ms < self._epoch.begins_at_ms or began_at_ms >= ends_at_ms:
+            return None
+        stall = Stall(began_at_ms=began_at_ms, ended_at_ms=ended_at_ms)
+        return LeaderStalled(stall, recorded_ms=row["stall_ms"])
+
+    def _stalled(self, event: LeaderStalled) -> None:
+        stall = event.stall
+        self._look_until(
+            max(self._of.now_ms, stall.began_at_ms)
+        )  # the leader did not look after that
+        if self._of.now_ms < stall.began_at_ms:
+            self._of.time_passes(stall.began_at_ms)
+        for broker in self._told_ms:
+            self._tell(broker)
+            self._told_ms[broker] = stall.ended_at_ms
+        self._of.time_passes(stall.ended_at_ms)
+        self._report(event)
+        self._report(SocketsDrained())
+
+        def later(at_ms: int) -> int:
+            return min(at_ms + stall.length_ms, stall.ended_at_ms)
+
+        self._appended = [(later(at_ms), end) for at_ms, end in self._appended]
+        self._began_ms = later(self._began_ms)
+
+    def _append(self, row: Row) -> None:
+        if row["end_offset"] <= self._state.end:
+            return  # where an epoch began, or nothing new
+        is_level = self._state.end == self._state.high_watermark
+        self._appended.append((self._of.now_ms, row["end_offset"]))
+        if is_level:
+            self._blocked_since_ms = self._of.now_ms
+        self._report(Appended(Offset(row["end_offset"])))
+
+    def _read_began(self, row: Row) -> None:
+        self._reads[id(row)] = number = len(self._reads)
+        self._report(
+            ReadStarted(
+                follower=BrokerId(row["follower"]),
+                read_id=number,
+                connection=0,
+                offset=Offset(row["offset"]),
+                parsed_at_ms=row["at_ms"],
+            )
+        )
+
+    def _fetch(self, row: Row) -> None:
+        follower, now_ms = BrokerId(row["follower"]), self._of.now_ms
+        end = Offset(leader_end(row) or 0)
+        self._tell(follower)
+        if row["read_ms"] and not _is_ok(row):
+            self._report(ReadFailed(follower, self._reads[id(row)]))
+            return
+        self._of.fetches(follower)
+        if row["read_ms"]:
+            self._report(
+                ReadServed(
+                    follower=follower,
+                    read_id=self._reads[id(row)],
+                    leader_end=end,
+                    incarnation=HERE,
+                )
+            )
+            return
+        fetch = Fetch(
+            offset=Offset(row["offset"]),
+            leader_end=end,
+            at_ms=now_ms,
+            served_at_ms=now_ms,
+            incarnation=HERE,
+        )
+        self._report(FollowerFetched(follower, fetch))
+
+    def _report(self, event: StateEvent) -> None:
+        """Drive the leader's state machine; here the store commits every proposal at once."""
+        before = self._state.high_watermark
+        self._state, effects = step(self._state, event, now_ms=self._of.now_ms)
+        if self._state.high_watermark > before:
+            is_level = self._state.high_watermark >= self._state.end
+            self._blocked_since_ms = None if is_level else self._of.now_ms
+        for effect in effects:
+            if isinstance(effect, ProposeIsr):
+                self._commit(effect.change)
+
+    def _commit(self, change: IsrChange) -> None:
+        if isinstance(change, Expanding):
+            self._of.joins(change.joining)
+        else:
+            self._leave([broker for broker in self._state.followers if broker in change.leaving])
+        members = frozenset(BrokerId(broker) for broker in self._of.members)
+        self._report(PartitionStateRead(change.version + 1, self._replicas, members))
+
+    # Deadlines.
+
+    def _look_until(self, until_ms: int) -> None:
+        """Meet every deadline up to then, the one of that millisecond included."""
+        while self._state.wake_at_ms <= until_ms:
+            self._of.time_passes(max(self._state.wake_at_ms, self._of.now_ms))
+            self._report(Woken())
+
+    def _leave(self, leaving: list[int]) -> None:
+        state, now_ms = self._state, self._of.now_ms
+        counted = self._of.members | state.pseudo_isr(now_ms=now_ms)
+        ends = {
+            broker: int(state.followers[BrokerId(broker)].end)
+            for broker in counted - {state.leader}
+        }
+        ends[state.leader] = int(state.end)
+        for broker in leaving:
+            others = [end for other, end in ends.items() if other != broker]
+            if ends[broker] < min(others) and self._blocked_since_ms is not None:
+                from_ms = max(self._blocked_since_ms, self._blocked_counted_ms)
+                self._of.verdicts.watermark_stall_ms += max(0, now_ms - from_ms)
+                self._blocked_counted_ms = now_ms
+        for broker in leaving:
+            self._tell(broker)
+            self._of.leaves(
+                broker,
+                over_since_ms=self._over_since_ms.get(broker),
+                is_over=self._passes_at_ms(broker) <= now_ms,
+            )
+
+    # The truth.
+
+    def _passes_at_ms(self, broker: int) -> int:
+        """When its true lag is above T, as things stand."""
+        end = self._state.followers[BrokerId(broker)].end
+        if end < self._epoch.start:
+            since_ms = self._began_ms
+        else:
+            past = (at_ms for at_ms, leader_end in self._appended if leader_end > end)
+            since_ms = next(past, LATER_THAN_ANY)
+        return since_ms + self._of.limit_ms + 1
+
+    def _tell(self, broker: int) -> None:
+        """Account for the true lag of the time since this was last done; nothing changed in it."""
+        of = self._of
+        from_ms, until_ms = self._told_ms[broker], of.now_ms
+        if until_ms <= from_ms:
+            return
+        self._told_ms[broker] = until_ms
+        over_ms = max(from_ms, self._passes_at_ms(broker))
+        if over_ms >= until_ms:
+            self._over_since_ms.pop(broker, None)
+            self._missed.discard(broker)
+            return
+        if over_ms > from_ms or broker not in self._over_since_ms:
+            self._over_since_ms[broker] = over_ms
+            self._missed.discard(broker)
+        if broker not in of.members:
+            self._missed.discard(broker)
+            if broker in of.episodes:
+                of.passes(of.episodes[broker])
+            return
+        if broker not in self._missed:
+            self._missed.add(broker)
+            of.verdicts.missed += 1
+        of.verdicts.missed_ms += until_ms - over_ms
