@@ -4,6 +4,7 @@ import pytest
 
 from insync.broker.settings import SETTINGS, TOPIC_SETTINGS, Settings, parse_properties
 from insync.rules.refusals import BadSetting
+from insync.wire.frames import BATCH_BYTES_MAX, REPLICATION_FRAME_BYTES_MAX
 
 
 def test_every_default_is_a_value_its_own_setting_takes() -> None:
@@ -63,3 +64,13 @@ def test_properties_files() -> None:
     assert parse_properties("# c\n! d\n\n a = b=c \na=d\n") == {"a": "d"}
     with pytest.raises(BadSetting, match="line 2: 'nonsense'"):
         parse_properties("a=b\nnonsense\n")
+
+
+def test_no_topic_may_allow_a_batch_that_a_follower_could_not_receive() -> None:
+    """Apache Kafka takes 2147483647 here; such a batch would stop its followers."""
+    most = str(BATCH_BYTES_MAX)
+    assert Settings({}).for_topic({"max.message.bytes": most}).integer("message.max.bytes")
+    for text in (str(BATCH_BYTES_MAX + 1), "2147483647"):
+        with pytest.raises(BadSetting, match=f"between 0 and {most}"):
+            Settings({}).for_topic({"max.message.bytes": text})
+    assert BATCH_BYTES_MAX < REPLICATION_FRAME_BYTES_MAX

@@ -1,4 +1,4 @@
-"""The admin client on virtual time: with our brokers, and with scripted ones of other versions."""
+"""The admin client on virtual time, with Insync's brokers and scripted ones of other versions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from partition_helpers import brokers
-from simulated import new_cluster
 
 from insync.client.admin import Admin, Move, NewTopic
 from insync.client.admin_connections import (
@@ -34,6 +32,8 @@ from insync.wire.apis import Api
 from insync.wire.configs import ConfigSource
 from insync.wire.frames import FrameBuffer
 from insync.wire.headers import read_request_header, response_header_bytes
+from support.rules.partition_states import brokers
+from support.sim.simulated_cluster import new_cluster
 
 CLIENT = 200
 PATIENCE = Patience(request_ms=500, operation_ms=5_000)
@@ -49,9 +49,9 @@ def loop() -> Iterator[VirtualLoop]:
 
 
 def on_our_brokers(
-    loop: VirtualLoop, story: Callable[[Cluster, Admin], Awaitable[None]], *, ask: int = 1
+    loop: VirtualLoop, scenario: Callable[[Cluster, Admin], Awaitable[None]], *, ask: int = 1
 ) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         cluster = new_cluster(loop, 3)
         for number in cluster.brokers:
             await cluster.start(number)
@@ -60,29 +60,29 @@ def on_our_brokers(
         async with Admin(
             Connections(cluster.network.host(CLIENT), addresses, patience=PATIENCE)
         ) as admin:
-            await story(cluster, admin)
+            await scenario(cluster, admin)
 
-    loop.run_until_complete(whole())
+    loop.run_until_complete(run_scenario())
 
 
-def test_a_topic_is_made_grown_and_deleted(loop: VirtualLoop) -> None:
-    async def story(_: Cluster, admin: Admin) -> None:
+def test_a_topic_is_created_grown_and_deleted(loop: VirtualLoop) -> None:
+    async def scenario(_: Cluster, admin: Admin) -> None:
         assert await admin.topics() == []
         await admin.create_topic(NewTopic(name="t", partitions=2, replication_factor=2))
-        await admin.create_topic(NewTopic(name="given", assignment=[[3, 1], [2, 3]]))
+        await admin.create_topic(NewTopic(name="assigned", assignment=[[3, 1], [2, 3]]))
         await admin.grow_topic("t", 5)
-        given, topic = await admin.described(await admin.topics())
-        assert [part.replicas for part in given.partitions] == [(3, 1), (2, 3)]
-        assert [part.leader for part in given.partitions] == [3, 2]
+        assigned, topic = await admin.described(await admin.topics())
+        assert [part.replicas for part in assigned.partitions] == [(3, 1), (2, 3)]
+        assert [part.leader for part in assigned.partitions] == [3, 2]
         assert [part.number for part in topic.partitions] == list(range(5))
         assert topic.replication_factor == 2
         assert topic.topic_id is not None
         assert not any(part.is_under_replicated for part in topic.partitions)
         await admin.delete_topic("t")
-        assert [each.name for each in await admin.topics()] == ["given"]
+        assert [each.name for each in await admin.topics()] == ["assigned"]
         assert [broker.number for broker in await admin.brokers()] == [1, 2, 3]
 
-    on_our_brokers(loop, story)
+    on_our_brokers(loop, scenario)
 
 
 @pytest.mark.parametrize(
@@ -98,39 +98,39 @@ def test_a_topic_is_made_grown_and_deleted(loop: VirtualLoop) -> None:
         (lambda admin: admin.delete_topic("x"), "UNKNOWN_TOPIC_OR_PARTITION"),
     ],
 )
-def test_a_refusal_says_what_the_cluster_said(
+def test_a_refusal_has_the_clusters_message(
     loop: VirtualLoop, change: Callable[[Admin], Awaitable[None]], code: str
 ) -> None:
-    async def story(_: Cluster, admin: Admin) -> None:
+    async def scenario(_: Cluster, admin: Admin) -> None:
         await admin.create_topic(NewTopic(name="t"))
         with pytest.raises(Refused, match=code):
             await change(admin)
 
-    on_our_brokers(loop, story)
+    on_our_brokers(loop, scenario)
 
 
-def test_nobody_is_eligible_beside_the_isr_and_nothing_moves_by_itself(loop: VirtualLoop) -> None:
-    async def story(_: Cluster, admin: Admin) -> None:
+def test_no_eligible_leader_outside_the_isr_and_no_move_by_default(loop: VirtualLoop) -> None:
+    async def scenario(_: Cluster, admin: Admin) -> None:
         await admin.create_topic(NewTopic(name="t"))
         assert await admin.moves() == {}
         (topic,) = await admin.described(await admin.topics())
         assert topic.partitions[0].elr == ()
 
-    on_our_brokers(loop, story)
+    on_our_brokers(loop, scenario)
 
 
-def test_another_broker_is_asked_when_the_first_dies(loop: VirtualLoop) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+def test_another_broker_is_used_when_the_first_dies(loop: VirtualLoop) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
         cluster.kill(1)
         await admin.create_topic(NewTopic(name="t", replication_factor=2))
         assert [topic.name for topic in await admin.topics()] == ["t"]
 
-    on_our_brokers(loop, story, ask=1)
+    on_our_brokers(loop, scenario, ask=1)
 
 
-def test_nobody_reached_is_said_at_once(loop: VirtualLoop) -> None:
-    async def story(cluster: Cluster, _: Admin) -> None:
+def test_unreachable_brokers_are_reported_at_once(loop: VirtualLoop) -> None:
+    async def scenario(cluster: Cluster, _: Admin) -> None:
         addresses = [("nowhere", 1), ("no-one", 2)]
         admin = Admin(Connections(cluster.network.host(CLIENT), addresses, patience=PATIENCE))
         began_s = loop.time()
@@ -138,11 +138,11 @@ def test_nobody_reached_is_said_at_once(loop: VirtualLoop) -> None:
             await admin.topics()
         assert loop.time() - began_s < 1
 
-    on_our_brokers(loop, story)
+    on_our_brokers(loop, scenario)
 
 
-def test_silence_is_borne_until_the_time_is_up(loop: VirtualLoop) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+def test_brokers_that_do_not_respond_are_tried_until_the_timeout(loop: VirtualLoop) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
         for number in cluster.brokers:
             cluster.network.cut(CLIENT, number)
@@ -151,24 +151,24 @@ def test_silence_is_borne_until_the_time_is_up(loop: VirtualLoop) -> None:
             await admin.topics()
         assert loop.time() - began_s == pytest.approx(5, abs=0.1)
 
-    on_our_brokers(loop, story)
+    on_our_brokers(loop, scenario)
 
 
 def test_a_cluster_that_comes_back_in_time_is_waited_for(loop: VirtualLoop) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
         for number in cluster.brokers:
             cluster.network.cut(CLIENT, number)
         loop.call_later(2, cluster.network.heal)
         assert await admin.topics() == []
 
-    on_our_brokers(loop, story)
+    on_our_brokers(loop, scenario)
 
 
-def test_what_a_lost_answer_may_have_said_is_not_hidden(loop: VirtualLoop) -> None:
-    """The request arrives, late, and the client has given it up and sends another."""
+def test_an_error_after_a_lost_response_says_so(loop: VirtualLoop) -> None:
+    """The request arrives late, after the client timed out and sent another."""
 
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await admin.topics()
         for number in cluster.brokers:
             cluster.network.cut(CLIENT, number)
@@ -178,23 +178,23 @@ def test_what_a_lost_answer_may_have_said_is_not_hidden(loop: VirtualLoop) -> No
         assert refused.value.code is ErrorCode.topic_already_exists
         assert [topic.name for topic in await admin.topics()] == ["t"]
 
-    on_our_brokers(loop, story)
+    on_our_brokers(loop, scenario)
 
 
-# With brokers of other versions, told what to answer.
+# With scripted brokers of other versions.
 
 Script = Callable[[Any], Mapping[str, Any] | None]
 
 
 class ScriptedBroker(asyncio.Protocol):
-    """Answers what the script says, in the versions it is given; None is silence."""
+    """Responds as the script says, in the given versions; None: no response."""
 
     def __init__(
-        self, versions: Mapping[Api, tuple[int, int]], script: Script, asked: list[Any]
+        self, versions: Mapping[Api, tuple[int, int]], script: Script, requests: list[Any]
     ) -> None:
         self._versions = {Api.API_VERSIONS: (0, 0), **versions}
         self._script = script
-        self._asked = asked
+        self._requests = requests
         self._frames = FrameBuffer()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -222,7 +222,7 @@ class ScriptedBroker(asyncio.Protocol):
                     for api, (first, last) in self._versions.items()
                 ]
             }
-        self._asked.append(request)
+        self._requests.append(request)
         return self._script(request)
 
 
@@ -238,25 +238,25 @@ def on_scripted_brokers(
     loop: VirtualLoop,
     versions: Mapping[Api, tuple[int, int]],
     scripts: Mapping[int, Script],
-    story: Callable[[Admin], Awaitable[None]],
+    scenario: Callable[[Admin], Awaitable[None]],
 ) -> dict[int, list[Any]]:
-    """Live the story; returns what each broker was asked."""
+    """Run the scenario; returns the requests that each broker received."""
     network = SimNetwork(Random(1))  # noqa: S311
-    asked: dict[int, list[Any]] = {number: [] for number in scripts}
+    requests: dict[int, list[Any]] = {number: [] for number in scripts}
     for number, script in scripts.items():
-        make = partial(ScriptedBroker, versions, script, asked[number])
+        make = partial(ScriptedBroker, versions, script, requests[number])
         network.listen(number, (f"b{number}", 1), make)
 
-    async def whole() -> None:
+    async def run_scenario() -> None:
         connections = Connections(network.host(CLIENT), [("b1", 1)], patience=PATIENCE)
         async with Admin(connections) as admin:
-            await story(admin)
+            await scenario(admin)
 
-    loop.run_until_complete(whole())
-    return asked
+    loop.run_until_complete(run_scenario())
+    return requests
 
 
-def test_an_old_broker_is_spoken_to_in_its_own_versions(loop: VirtualLoop) -> None:
+def test_an_old_broker_gets_requests_in_its_own_versions(loop: VirtualLoop) -> None:
     """Kafka 1.0: no topic ids, no offline replicas, deletion by name only."""
 
     def script(request: Any) -> Mapping[str, Any]:
@@ -274,7 +274,7 @@ def test_an_old_broker_is_spoken_to_in_its_own_versions(loop: VirtualLoop) -> No
             case _:
                 return {"topics": [{"name": "t"}]}
 
-    async def story(admin: Admin) -> None:
+    async def scenario(admin: Admin) -> None:
         (topic,) = await admin.topics()
         assert topic.topic_id is None
         assert topic.partitions[0].leader is None
@@ -285,36 +285,36 @@ def test_an_old_broker_is_spoken_to_in_its_own_versions(loop: VirtualLoop) -> No
             await admin.grow_topic("t", 9)
 
     old = {Api.METADATA: (0, 5), Api.CREATE_TOPICS: (0, 2), Api.DELETE_TOPICS: (0, 1)}
-    asked = on_scripted_brokers(loop, old, {1: script}, story)
-    assert [(type(each).__name__, each.__version__) for each in asked[1]] == [
+    requests = on_scripted_brokers(loop, old, {1: script}, scenario)
+    assert [(type(each).__name__, each.__version__) for each in requests[1]] == [
         ("MetadataRequest", 5),
         ("CreateTopicsRequest", 2),
         ("DeleteTopicsRequest", 1),
     ]
-    assert asked[1][-1].topic_names == ("t",)
+    assert requests[1][-1].topic_names == ("t",)
 
 
 def test_a_broker_that_hangs_is_not_waited_for_alone(loop: VirtualLoop) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         cluster = new_cluster(loop, 3)
         for number in cluster.brokers:
             await cluster.start(number)
         await asyncio.sleep(1)
         cluster.pause(1)
-        everybody = [(f"broker-{number}", 9092) for number in (1, 2, 3)]
+        addresses = [(f"broker-{number}", 9092) for number in (1, 2, 3)]
         patience = Patience(request_ms=10_000, operation_ms=30_000)
         network = cluster.network.host(CLIENT)
-        async with Admin(Connections(network, everybody, patience=patience)) as admin:
+        async with Admin(Connections(network, addresses, patience=patience)) as admin:
             began_s = loop.time()
             assert await admin.topics() == []
             assert 1 <= loop.time() - began_s < 1.5
-            assert await admin.topics() == [], "who answered is asked again"
+            assert await admin.topics() == [], "the broker that responded is used again"
             assert loop.time() - began_s < 1.5
 
-    loop.run_until_complete(whole())
+    loop.run_until_complete(run_scenario())
 
 
-def test_changes_go_to_the_controller_also_when_it_moves(loop: VirtualLoop) -> None:
+def test_changes_go_to_the_controller_also_when_it_changes(loop: VirtualLoop) -> None:
     controllers = iter([2, 3])
 
     def first(request: Any) -> Mapping[str, Any]:
@@ -327,12 +327,12 @@ def test_changes_go_to_the_controller_also_when_it_moves(loop: VirtualLoop) -> N
     def controller(_: Any) -> Mapping[str, Any]:
         return {"topics": [{"name": "t"}]}
 
-    async def story(admin: Admin) -> None:
+    async def scenario(admin: Admin) -> None:
         await admin.create_topic(NewTopic(name="t"))
 
     versions = {Api.METADATA: (1, 12), Api.CREATE_TOPICS: (2, 7)}
-    asked = on_scripted_brokers(loop, versions, {1: first, 2: former, 3: controller}, story)
-    assert [len(each) for each in asked.values()] == [2, 1, 1]
+    requests = on_scripted_brokers(loop, versions, {1: first, 2: former, 3: controller}, scenario)
+    assert [len(each) for each in requests.values()] == [2, 1, 1]
 
 
 def test_a_long_description_comes_in_pieces_and_with_its_moves(loop: VirtualLoop) -> None:
@@ -375,7 +375,7 @@ def test_a_long_description_comes_in_pieces_and_with_its_moves(loop: VirtualLoop
                 }
                 return {"topics": [{"name": "t", "partitions": [moving]}]}
 
-    async def story(admin: Admin) -> None:
+    async def scenario(admin: Admin) -> None:
         (topic,) = await admin.described(await admin.topics())
         assert [each.number for each in topic.partitions] == [0, 1, 2, 3, 4, 5]
         assert topic.topic_id == identity
@@ -392,7 +392,7 @@ def test_a_long_description_comes_in_pieces_and_with_its_moves(loop: VirtualLoop
         Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
         Api.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     }
-    on_scripted_brokers(loop, versions, {1: script}, story)
+    on_scripted_brokers(loop, versions, {1: script}, scenario)
 
 
 def test_settings_with_their_sources(loop: VirtualLoop) -> None:
@@ -404,26 +404,26 @@ def test_settings_with_their_sources(loop: VirtualLoop) -> None:
         gone = {"resource_name": "gone", "error_code": ErrorCode.unknown_topic_or_partition}
         return {"results": [{"resource_name": "t", "configs": configs}, gone]}
 
-    async def story(admin: Admin) -> None:
-        found = await admin.topic_configs(["t", "gone"])
-        assert found is not None
-        assert list(found) == ["t"]
-        assert {each.name: each.source for each in found["t"].values()} == {
+    async def scenario(admin: Admin) -> None:
+        configs = await admin.topic_configs(["t", "gone"])
+        assert configs is not None
+        assert list(configs) == ["t"]
+        assert {each.name: each.source for each in configs["t"].values()} == {
             "retention.ms": ConfigSource.TOPIC,
             "segment.ms": ConfigSource.DEFAULT,
             "new.kind": ConfigSource.UNKNOWN,
         }
 
     versions = {Api.METADATA: (1, 13), Api.DESCRIBE_CONFIGS: (1, 4)}
-    on_scripted_brokers(loop, versions, {1: script}, story)
+    on_scripted_brokers(loop, versions, {1: script}, scenario)
 
 
-def test_a_broker_that_never_answers_is_given_up(loop: VirtualLoop) -> None:
-    async def story(admin: Admin) -> None:
-        with pytest.raises(TimedOut, match="b1:1 did not answer within 500 ms"):
+def test_a_broker_that_never_responds_times_out(loop: VirtualLoop) -> None:
+    async def scenario(admin: Admin) -> None:
+        with pytest.raises(TimedOut, match="b1:1 did not respond within 500 ms"):
             await admin.topics()
 
-    on_scripted_brokers(loop, {Api.METADATA: (1, 13)}, {1: lambda _: None}, story)
+    on_scripted_brokers(loop, {Api.METADATA: (1, 13)}, {1: lambda _: None}, scenario)
 
 
 def test_addresses() -> None:
@@ -431,6 +431,6 @@ def test_addresses() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:1,", "a:x", "a:²"])
-def test_what_is_no_address(text: str) -> None:
+def test_texts_that_are_not_addresses(text: str) -> None:
     with pytest.raises(BadAddress, match="is not HOST:PORT"):
         parse_bootstrap(text)

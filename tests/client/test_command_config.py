@@ -1,4 +1,4 @@
-"""A client from Kafka's properties: what is read, refused, and said to be ignored."""
+"""A client from Kafka's properties: what is read, refused, and reported as ignored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from certificates import KEY_PASSWORD, Authority, locked, openssl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from insync.client.scram import AuthenticationFailed
 from insync.client.secure_sockets import SecureSockets
 from insync.client.sockets import Sockets
 from insync.rules.refusals import BadSetting
+from support.client.certificates import KEY_PASSWORD, Authority, locked, openssl
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -61,13 +61,13 @@ def test_properties_are_read_as_java_reads_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense\n", "=value\n", "a=\\u12\n", "a=\\uzzzz\n"])
-def test_properties_that_mean_nothing(text: str) -> None:
+def test_malformed_properties(text: str) -> None:
     with pytest.raises(BadSetting, match="line 1"):
         parse_java_properties(text)
 
 
 def stored(text: str) -> str:
-    """As java.util.Properties stores it: everything that could mean something escaped."""
+    """As java.util.Properties stores it: every special character escaped."""
     units = text.encode("utf-16-be")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(f"\\u{code:04x}" for code in codes)
@@ -120,7 +120,7 @@ def test_jaas_as_kafka_writes_it() -> None:
         (f"{PLAIN_MODULE} required; {PLAIN_MODULE} required;", "more than one"),
     ],
 )
-def test_jaas_that_means_nothing(text: str, complaint: str) -> None:
+def test_malformed_jaas(text: str, complaint: str) -> None:
     with pytest.raises(BadSetting, match=complaint):
         parse_jaas(text)
 
@@ -154,7 +154,7 @@ def test_any_text_is_jaas_or_refused(text: str) -> None:
         ({"sasl.mechanism": "PLAIN"}, "sasl.jaas.config is missing"),
         (
             {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f"{PLAIN_MODULE} required;"},
-            "is for PlainLoginModule; sasl.mechanism=SCRAM-SHA-256 wants ScramLoginModule",
+            "is for PlainLoginModule; sasl.mechanism=SCRAM-SHA-256 needs ScramLoginModule",
         ),
         (
             {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{PLAIN_MODULE} required;"},
@@ -167,7 +167,7 @@ def test_any_text_is_jaas_or_refused(text: str) -> None:
             },
             "username holds a NUL",
         ),
-        ({"sasl.mechanism": "OAUTHBEARER"}, "wants sasl.oauthbearer.token"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "needs sasl.oauthbearer.token"),
         (
             {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": "two words"},
             "sasl.oauthbearer.token holds no token",
@@ -188,18 +188,18 @@ def test_any_text_is_jaas_or_refused(text: str) -> None:
         ),
     ],
 )
-def test_logins_that_cannot_be_had(properties: dict[str, str], complaint: str) -> None:
+def test_refused_logins(properties: dict[str, str], complaint: str) -> None:
     with pytest.raises(BadSetting) as refusal:
         login_from(properties)
     assert complaint in str(refusal.value)
 
 
-def test_a_delegation_token_says_that_it_is_one() -> None:
-    """As KIP-48 has it, in SCRAM's extensions."""
+def test_a_delegation_token_is_marked_as_one() -> None:
+    """As in KIP-48, in SCRAM's extensions."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     jaas = f'{module} required username="id" password="hmac" tokenauth="true";'
     login = login_from({"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas})
-    first = next(login.ways[0]())
+    first = next(login.conversations[0]())
     assert first.startswith(b"n,,n=id,r=")
     assert first.endswith(b",tokenauth=true")
 
@@ -207,37 +207,37 @@ def test_a_delegation_token_says_that_it_is_one() -> None:
 def test_a_token_is_sent_as_rfc_7628_says() -> None:
     """Its example, section 4.1, without the host and port that Kafka leaves out."""
     login = login_from({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": "vF9dft4qmT"})
-    talk = login.ways[0]()
+    talk = login.conversations[0]()
     assert next(talk) == b"n,,\x01auth=Bearer vF9dft4qmT\x01\x01"
     with pytest.raises(StopIteration):
         talk.send(b"")
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("response", "complaint"),
     [
         (b'{"status":"invalid_token","scope":"s"}', "invalid_token"),
-        (b"[]", "does not say why"),
-        (b"\xff", "does not say why"),
+        (b"[]", "no reason given"),
+        (b"\xff", "no reason given"),
     ],
 )
-def test_a_token_that_is_refused(told: bytes, complaint: str) -> None:
+def test_a_token_that_is_refused(response: bytes, complaint: str) -> None:
     talk = bearer("t")
     next(talk)
-    assert talk.send(told) == b"\x01"
+    assert talk.send(response) == b"\x01"
     with pytest.raises(AuthenticationFailed, match=complaint):
         talk.send(b"")
 
 
-def test_a_token_file_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+def test_a_token_file_is_read_again_for_each_connection(tmp_path: Path) -> None:
     file = tmp_path / "a token"
     file.write_text("first\n")
     login = login_from(
         {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": file.as_uri()}
     )
-    assert b"first" in next(login.ways[0]())
+    assert b"first" in next(login.conversations[0]())
     file.write_text("second\n")
-    assert b"second" in next(login.ways[0]())
+    assert b"second" in next(login.conversations[0]())
 
 
 # TLS.
@@ -277,7 +277,7 @@ def ssl_client(properties: dict[str, str]) -> CommandConfig:
     [
         ({"ssl.truststore.location": "missing"}, "cannot read {}/missing: No such file"),
         ({"ssl.truststore.location": ""}, "cannot read {}: Is a directory"),
-        ({"ssl.truststore.location": "text"}, "is no PEM"),
+        ({"ssl.truststore.location": "text"}, "is not PEM"),
         ({"ssl.truststore.location": "broken.pem"}, "no certificate can be read from it"),
         ({"ssl.truststore.location": "jks"}, "is JKS; insync reads PEM: keytool -list -rfc"),
         ({"ssl.truststore.location": "own.p12"}, "is PKCS12; insync reads PEM: keytool"),
@@ -287,9 +287,9 @@ def ssl_client(properties: dict[str, str]) -> CommandConfig:
         ),
         (
             {"ssl.truststore.location": "authority.pem", "ssl.truststore.password": "x"},
-            "ssl.truststore.password does not go with PEM",
+            "ssl.truststore.password cannot be combined with PEM",
         ),
-        ({"ssl.truststore.certificates": "junk"}, "ssl.truststore.certificates is no PEM"),
+        ({"ssl.truststore.certificates": "junk"}, "ssl.truststore.certificates is not PEM"),
         ({"ssl.keystore.location": "own.p12"}, "openssl pkcs12 -in own.p12"),
         ({"ssl.keystore.location": "keyless.pem"}, "holds no private key"),
         ({"ssl.keystore.location": "mixed.pem"}, "not that of the first certificate"),
@@ -313,22 +313,22 @@ def ssl_client(properties: dict[str, str]) -> CommandConfig:
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "write https, or nothing"),
     ],
 )
-def test_tls_that_cannot_be_had(
+def test_refused_tls_settings(
     authority: Authority,  # noqa: ARG001 - it made the files
     folder: Path,
     properties: dict[str, str],
     complaint: str,
 ) -> None:
-    given = {
+    properties = {
         name: f"{folder}/{value}" if name.endswith("location") else value
         for name, value in properties.items()
     }
     with pytest.raises(BadSetting) as refusal:
-        ssl_client(given)
+        ssl_client(properties)
     assert complaint.format(folder) in str(refusal.value)
 
 
-def test_tls_that_can_be_had(authority: Authority, folder: Path) -> None:
+def test_accepted_tls_settings(authority: Authority, folder: Path) -> None:
     client = ssl_client(
         {
             "ssl.truststore.location": str(authority.path),
@@ -347,8 +347,8 @@ def test_tls_that_can_be_had(authority: Authority, folder: Path) -> None:
     assert context.cert_store_stats()["x509"] == 1
 
 
-def test_words_beside_certificates_are_passed_by(authority: Authority) -> None:
-    """keytool writes them in the language of whoever runs it."""
+def test_text_between_certificates_is_ignored(authority: Authority) -> None:
+    """keytool writes it in the language of its user."""
     text = f"Aliasname: änderung\n{authority.path.read_text()}\n***\n"
     client = ssl_client({"ssl.truststore.certificates": text})
     assert isinstance(client.network, SecureSockets)
@@ -359,7 +359,7 @@ def test_words_beside_certificates_are_passed_by(authority: Authority) -> None:
 # All of it.
 
 
-def test_what_is_ignored_is_said() -> None:
+def test_ignored_properties_are_reported() -> None:
     client = command_config(
         {
             "sasl.mechanisms": "PLAIN",
@@ -398,14 +398,14 @@ def test_files_that_are_refused(tmp_path: Path, content: bytes, complaint: str) 
 
 def test_secrets_are_not_printed_by_accident() -> None:
     jaas = f'{PLAIN_MODULE} required username="alice" password="very secret";'
-    given = {
+    properties = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.jaas.config": jaas,
     }
-    client = command_config(given, Patience())
-    shown = repr([client, client.network, login_from(given), parse_jaas(jaas)])
+    client = command_config(properties, Patience())
+    shown = repr([client, client.network, login_from(properties), parse_jaas(jaas)])
     assert "secret" not in shown
     with pytest.raises(BadSetting) as refusal:
-        command_config(given | {"sasl.jaas.config": jaas.rstrip(";")}, Patience())
+        command_config(properties | {"sasl.jaas.config": jaas.rstrip(";")}, Patience())
     assert "secret" not in str(refusal.value)

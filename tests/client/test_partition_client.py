@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from simulated import client_of, new_cluster
 
 from insync.sim.virtual_loop import virtual_time
+from support.sim.simulated_cluster import client_of, new_cluster
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -15,7 +15,7 @@ def test_bounds_hold_what_was_acknowledged_right_after_a_leader_died(seed: int) 
     with virtual_time() as loop:
         cluster = new_cluster(loop, seed)
 
-        async def whole() -> None:
+        async def run_scenario() -> None:
             for number in cluster.brokers:
                 await cluster.start(number)
             client = client_of(cluster, 200)
@@ -26,4 +26,4 @@ def test_bounds_hold_what_was_acknowledged_right_after_a_leader_died(seed: int) 
             cluster.kill(client.leader_id)
             assert await client_of(cluster, 201).bounds() == (0, 4)
 
-        loop.run_until_complete(whole())
+        loop.run_until_complete(run_scenario())

@@ -1,4 +1,4 @@
-"""How far followers are behind, on virtual time: told by our leaders, measured at others."""
+"""The lag of followers, on virtual time: from Insync's leaders, and estimated from logs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from random import Random
 
 import pytest
-from simulated import SETTINGS
 
 from insync.cli.replica_words import why
 from insync.client.admin import Admin, NewTopic
 from insync.client.admin_connections import Connections, Patience
 from insync.client.partition_client import PartitionClient
-from insync.client.replica_lag import FollowerRow, ReplicaLag, Report, _Ends
+from insync.client.replica_lag import FollowerRow, ReplicaLag, Report, _LeaderEnds
 from insync.sim.cluster import Cluster
 from insync.sim.virtual_loop import VirtualLoop, virtual_time
 from insync.wire.apis import SUPPORTED, Api
 from insync.wire.configs import Resource
+from support.sim.simulated_cluster import SETTINGS
 
 CLIENT, WRITER = 200, 201
 PATIENCE = Patience(request_ms=500, operation_ms=5_000)
@@ -30,8 +30,8 @@ def loop() -> Iterator[VirtualLoop]:
         yield loop
 
 
-class Looking:
-    """A cluster with one topic led by broker 1, somebody who writes, and somebody who looks."""
+class MeasuredCluster:
+    """A cluster with one topic led by broker 1, a producer, and lag reports."""
 
     def __init__(self, cluster: Cluster, admin: Admin) -> None:
         self.cluster = cluster
@@ -40,40 +40,42 @@ class Looking:
         network = cluster.network.host(WRITER)
         self.writer = PartitionClient(network, cluster.addresses, "t", 0)
 
-    async def look(self) -> Report:
-        return await self.lag.look(await self.admin.topics())
+    async def measure(self) -> Report:
+        return await self.lag.measure(await self.admin.topics())
 
     async def rows(self) -> dict[int, FollowerRow]:
-        report = await self.look()
+        report = await self.measure()
         return {row.follower: row for row in report.rows}
 
 
-def story(loop: VirtualLoop, tell: Callable[[Looking], Awaitable[None]], **settings: str) -> None:
-    async def whole() -> None:
-        given = {
+def scenario(
+    loop: VirtualLoop, check: Callable[[MeasuredCluster], Awaitable[None]], **settings: str
+) -> None:
+    async def run_scenario() -> None:
+        all_settings = {
             **SETTINGS,
             "min.insync.replicas": "1",
             "replica.lag.time.max.ms": str(LAG_MAX_MS),
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
-        cluster = Cluster(loop, Random(3), settings=given)  # noqa: S311
+        cluster = Cluster(loop, Random(3), settings=all_settings)  # noqa: S311
         for number in cluster.brokers:
             await cluster.start(number)
         await asyncio.sleep(1)
         host = cluster.network.host(CLIENT)
         async with Admin(Connections(host, [("broker-1", 9092)], patience=PATIENCE)) as admin:
             await admin.create_topic(NewTopic(name="t", assignment=[[1, 2, 3]]))
-            await tell(Looking(cluster, admin))
-        assert cluster.mishaps == []
+            await check(MeasuredCluster(cluster, admin))
+        assert cluster.unexpected_errors == []
 
-    loop.run_until_complete(whole())
+    loop.run_until_complete(run_scenario())
 
 
-def test_level_followers_are_level(loop: VirtualLoop) -> None:
-    async def tell(at: Looking) -> None:
+def test_caught_up_followers_have_no_lag(loop: VirtualLoop) -> None:
+    async def check(at: MeasuredCluster) -> None:
         await at.writer.append([b"1", b"2"])
         await asyncio.sleep(1)
-        report = await at.look()
+        report = await at.measure()
         assert report.is_exact
         assert report.problems == ()
         for row, follower in zip(report.rows, (2, 3), strict=True):
@@ -82,11 +84,11 @@ def test_level_followers_are_level(loop: VirtualLoop) -> None:
             assert (row.lag_ms, row.messages, row.bytes, row.leaves_in_ms) == (0, 0, 0, None)
             assert why(row) == "level"
 
-    story(loop, tell)
+    scenario(loop, check)
 
 
-def test_a_follower_that_is_cut_off_leaves_when_it_was_said_to(loop: VirtualLoop) -> None:
-    async def tell(at: Looking) -> None:
+def test_a_follower_that_is_cut_off_leaves_when_the_report_said(loop: VirtualLoop) -> None:
+    async def check(at: MeasuredCluster) -> None:
         await at.writer.append([b"0"])
         await asyncio.sleep(1)
         at.cluster.network.cut(1, 3)
@@ -101,7 +103,7 @@ def test_a_follower_that_is_cut_off_leaves_when_it_was_said_to(loop: VirtualLoop
         leader = at.cluster.brokers[1].node
         assert leader is not None
         # Two batches, one record and five: what the last one takes is what is missing.
-        assert out.bytes == leader.replicas.held["t", 0].log.size_bytes - 69
+        assert out.bytes == leader.replicas.partitions["t", 0].log.size_bytes - 69
         assert out.lag_ms is not None
         assert out.leaves_in_ms is not None
         assert out.lag_ms + out.leaves_in_ms == LAG_MAX_MS + 1
@@ -116,11 +118,11 @@ def test_a_follower_that_is_cut_off_leaves_when_it_was_said_to(loop: VirtualLoop
         assert why(gone).startswith("stopped fetching for 2.")
         assert gone.leaves_in_ms is None
 
-    story(loop, tell)
+    scenario(loop, check)
 
 
-def test_who_comes_back_is_seen_catching_up(loop: VirtualLoop) -> None:
-    async def tell(at: Looking) -> None:
+def test_a_returning_follower_is_reported_as_catching_up(loop: VirtualLoop) -> None:
+    async def check(at: MeasuredCluster) -> None:
         at.cluster.network.cut(1, 3)
         for _ in range(30):
             await at.writer.append([b"x" * 1_000] * 10)
@@ -134,69 +136,69 @@ def test_who_comes_back_is_seen_catching_up(loop: VirtualLoop) -> None:
             row = (await at.rows())[3]
             if not seen or seen[-1] != why(row):
                 seen.append(why(row))
-            if row.in_sync and row.is_level:
+            if row.in_sync and row.is_caught_up:
                 break
             await asyncio.sleep(0.01)
         assert seen[-1] == "level"
         assert any("catching up, " in text and " left" in text for text in seen), seen
 
-    story(loop, tell, replica_fetch_max_bytes="20000", replica_fetch_response_max_bytes="20000")
+    scenario(loop, check, replica_fetch_max_bytes="20000", replica_fetch_response_max_bytes="20000")
 
 
 def test_a_dead_followers_broker_is_down(loop: VirtualLoop) -> None:
-    async def tell(at: Looking) -> None:
+    async def check(at: MeasuredCluster) -> None:
         await at.writer.append([b"0"])
         at.cluster.kill(3)
         await asyncio.sleep(1)
-        report = await at.look()
+        report = await at.measure()
         assert report.problems == ()
         assert [(row.follower, row.in_sync, why(row)) for row in report.rows] == [
             (2, True, "level"),
             (3, False, "its broker is down"),
         ]
 
-    story(loop, tell)
+    scenario(loop, check)
 
 
-def test_a_leader_that_does_not_answer_costs_its_own_rows_only(loop: VirtualLoop) -> None:
-    async def tell(at: Looking) -> None:
+def test_only_rows_of_a_leader_that_does_not_respond_are_unknown(loop: VirtualLoop) -> None:
+    async def check(at: MeasuredCluster) -> None:
         await at.admin.create_topic(NewTopic(name="u", assignment=[[2, 3]]))
-        await at.look()
+        await at.measure()
         at.cluster.network.cut(CLIENT, 1)
         addresses = [("broker-2", 9092)]
         host = at.cluster.network.host(CLIENT)
         async with Admin(Connections(host, addresses, patience=PATIENCE)) as admin:
             lag = ReplicaLag(admin.connections, clock_ms=loop.clock_ms)
-            report = await lag.look(await admin.topics())
+            report = await lag.measure(await admin.topics())
         assert len(report.problems) == 1
         assert report.problems[0].startswith("broker 1: cannot reach broker-1:9092")
         assert [why(row) for row in report.rows] == [
-            "broker 1 leads it and does not answer",
-            "broker 1 leads it and does not answer",
+            "broker 1 leads it and does not respond",
+            "broker 1 leads it and does not respond",
             "level",
         ]
 
-    story(loop, tell)
+    scenario(loop, check)
 
 
 class AsStrangers(Connections):
-    """Our brokers, taken for somebody else's: they answer what Apache Kafka's answer."""
+    """Insync's brokers without DescribeReplicas, as if they were Apache Kafka's."""
 
     async def broker_offers(self, broker: int, api: Api) -> bool:
         return api is not Api.DESCRIBE_REPLICAS and await super().broker_offers(broker, api)
 
 
-def test_what_is_measured_from_outside_is_near_what_the_leader_knows(loop: VirtualLoop) -> None:
+def test_estimated_lag_is_near_what_the_leader_knows(loop: VirtualLoop) -> None:
     assert Api.DESCRIBE_REPLICAS in SUPPORTED
 
-    async def tell(at: Looking) -> None:
+    async def check(at: MeasuredCluster) -> None:
         host = at.cluster.network.host(CLIENT)
         strangers = AsStrangers(host, at.cluster.addresses, patience=PATIENCE)
         async with Admin(strangers) as admin:
             lag = ReplicaLag(strangers, clock_ms=loop.clock_ms)
             await at.writer.append([b"0"])
             await asyncio.sleep(0.5)
-            report = await lag.look(await admin.topics())
+            report = await lag.measure(await admin.topics())
             assert not report.is_exact
             assert [why(row) for row in report.rows] == ["level", "level"]
             at.cluster.network.cut(1, 3)
@@ -205,7 +207,7 @@ def test_what_is_measured_from_outside_is_near_what_the_leader_knows(loop: Virtu
             for _ in range(40):
                 await asyncio.sleep(0.1)
                 await at.writer.append([b"x"] * 10)
-                estimated = await lag.look(await admin.topics())
+                estimated = await lag.measure(await admin.topics())
                 exact = (await at.rows())[3]
                 row = next(row for row in estimated.rows if row.follower == 3)
                 assert row.lag_is_estimated
@@ -220,11 +222,11 @@ def test_what_is_measured_from_outside_is_near_what_the_leader_knows(loop: Virtu
             assert compared > 20
             assert not row.in_sync
 
-    story(loop, tell, replica_lag_time_max_ms="300", replica_fetch_wait_max_ms="100")
+    scenario(loop, check, replica_lag_time_max_ms="300", replica_fetch_wait_max_ms="100")
 
 
-def test_behind_all_samples_a_lag_is_at_least_as_long_as_we_have_looked() -> None:
-    ends = _Ends()
+def test_behind_all_samples_a_lag_is_at_least_the_time_since_the_first() -> None:
+    ends = _LeaderEnds()
     for at_ms, end in ((1_000, 100), (2_000, 200), (3_000, 400)):
         ends.add(at_ms, end)
     assert ends.age_ms(300, now_ms=3_000) == (500, False)
@@ -236,20 +238,20 @@ def test_behind_all_samples_a_lag_is_at_least_as_long_as_we_have_looked() -> Non
     assert ends.age_ms(10, now_ms=4_000) == (0, True)
 
 
-def test_who_is_held_back_by_a_throttle_is_said_to_be(loop: VirtualLoop) -> None:
-    """At 1 B/s: its leader answers, but with nothing for it."""
+def test_a_follower_held_back_by_a_throttle_is_reported_as_throttled(loop: VirtualLoop) -> None:
+    """At 1 B/s: its leader responds, but with no records for it."""
 
-    async def tell(at: Looking) -> None:
+    async def check(at: MeasuredCluster) -> None:
         at.cluster.network.cut(1, 2)
         for _ in range(20):
             await at.writer.append([bytes(50_000)])
         rates = {f"{side}.replication.throttled.rate": "1" for side in ("leader", "follower")}
-        await at.admin.alter_configs(Resource.BROKER, "", given=rates)
+        await at.admin.alter_configs(Resource.BROKER, "", set_values=rates)
         lists = {
             "leader.replication.throttled.replicas": "0:1",
             "follower.replication.throttled.replicas": "0:2",
         }
-        await at.admin.alter_configs(Resource.TOPIC, "t", given=lists)
+        await at.admin.alter_configs(Resource.TOPIC, "t", set_values=lists)
         at.cluster.network.heal()
         await asyncio.sleep(5)
         rows = await at.rows()
@@ -257,4 +259,4 @@ def test_who_is_held_back_by_a_throttle_is_said_to_be(loop: VirtualLoop) -> None
         assert why(rows[2]).startswith("throttled: ")
         assert why(rows[3]) == "level"
 
-    story(loop, tell)
+    scenario(loop, check)

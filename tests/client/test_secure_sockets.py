@@ -13,9 +13,6 @@ from threading import Thread
 
 import pytest
 import uvloop
-from certificates import Authority
-from scram_server import ScramServer
-from secure_broker import HOST, WITHOUT_SASL, Listen, SecureBroker
 
 from insync.client.admin import Admin
 from insync.client.admin_connections import Connections, Patience, Unreachable
@@ -24,6 +21,9 @@ from insync.client.connection import Disconnected
 from insync.client.scram import AuthenticationFailed
 from insync.client.secure_sockets import Untrusted
 from insync.rules.refusals import Refusal
+from support.client.certificates import Authority
+from support.client.scram_server import ScramServer
+from support.client.secure_broker import HOST, WITHOUT_SASL, Listen, SecureBroker
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 PATIENCE = Patience(request_ms=5_000, operation_ms=5_000)
@@ -32,13 +32,13 @@ MODULES = "org.apache.kafka.common.security"
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
 def play(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
-    def run(story: Callable[[], Awaitable[None]]) -> None:
-        async def whole() -> None:
+    def run(scenario: Callable[[], Awaitable[None]]) -> None:
+        async def run_scenario() -> None:
             async with asyncio.timeout(20):
-                await story()
+                await scenario()
 
         with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(whole())
+            runner.run(run_scenario())
 
     return run
 
@@ -69,17 +69,17 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def admin_of(broker: SecureBroker, given: Mapping[str, str]) -> Admin:
-    client = command_config(given, PATIENCE)
+def admin_of(broker: SecureBroker, properties: Mapping[str, str]) -> Admin:
+    client = command_config(properties, PATIENCE)
     return Admin(Connections(client.network, [(HOST, broker.port)], patience=client.patience))
 
 
 def trusting(certificates: Certificates, **more: str) -> dict[str, str]:
-    given = {
+    properties = {
         "security.protocol": "SSL",
         "ssl.truststore.location": str(certificates.authority.path),
     }
-    return given | {name.replace("_", "."): value for name, value in more.items()}
+    return properties | {name.replace("_", "."): value for name, value in more.items()}
 
 
 def logged_in(mechanism: str = "PLAIN", password: str = "secret") -> dict[str, str]:
@@ -96,8 +96,8 @@ def taking_plain() -> Listen:
     return lambda token: b"" if token == b"\0alice\0secret" else None
 
 
-async def refusal_of(broker: SecureBroker, given: Mapping[str, str]) -> Refusal:
-    async with broker.served(), admin_of(broker, given) as admin:
+async def refusal_of(broker: SecureBroker, properties: Mapping[str, str]) -> Refusal:
+    async with broker.served(), admin_of(broker, properties) as admin:
         with pytest.raises(Refusal) as refused:
             await admin.brokers()
         return refused.value
@@ -108,14 +108,14 @@ async def refusal_of(broker: SecureBroker, given: Mapping[str, str]) -> Refusal:
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_an_encrypted_cluster(play: Play, certificates: Certificates, version: str) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = SecureBroker(tls=certificates.context())
-        given = trusting(certificates, ssl_enabled_protocols=version)
-        async with broker.served(), admin_of(broker, given) as admin:
+        properties = trusting(certificates, ssl_enabled_protocols=version)
+        async with broker.served(), admin_of(broker, properties) as admin:
             (only,) = await admin.brokers()
             assert only.number == 1
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -129,59 +129,59 @@ def test_an_encrypted_cluster(play: Play, certificates: Certificates, version: s
 def test_a_broker_that_is_not_trusted(
     play: Play, certificates: Certificates, certificate: str, trusted: str, complaint: str
 ) -> None:
-    async def story() -> None:
-        given = trusting(certificates)
-        given["ssl.truststore.location"] = str(getattr(certificates, trusted).path)
+    async def scenario() -> None:
+        properties = trusting(certificates)
+        properties["ssl.truststore.location"] = str(getattr(certificates, trusted).path)
         broker = SecureBroker(tls=certificates.context(certificate))
-        refusal = await refusal_of(broker, given)
+        refusal = await refusal_of(broker, properties)
         assert isinstance(refusal, Untrusted)
         assert str(refusal).startswith(f"{HOST}:{broker.port}: {complaint}")
 
-    play(story)
+    play(scenario)
 
 
-def test_a_certificate_in_the_store_is_trusted_whoever_signed_it(
+def test_a_certificate_in_the_store_is_trusted_whatever_signed_it(
     play: Play, certificates: Certificates
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = SecureBroker(tls=certificates.context())
-        given = trusting(certificates)
-        given["ssl.truststore.location"] = str(certificates.broker.path)
-        async with broker.served(), admin_of(broker, given) as admin:
+        properties = trusting(certificates)
+        properties["ssl.truststore.location"] = str(certificates.broker.path)
+        async with broker.served(), admin_of(broker, properties) as admin:
             assert len(await admin.brokers()) == 1
 
-    play(story)
+    play(scenario)
 
 
-def test_names_are_not_checked_when_that_is_said(play: Play, certificates: Certificates) -> None:
-    async def story() -> None:
+def test_names_are_not_checked_if_disabled(play: Play, certificates: Certificates) -> None:
+    async def scenario() -> None:
         broker = SecureBroker(tls=certificates.context("elsewhere"))
-        given = trusting(certificates, ssl_endpoint_identification_algorithm="")
-        async with broker.served(), admin_of(broker, given) as admin:
+        properties = trusting(certificates, ssl_endpoint_identification_algorithm="")
+        async with broker.served(), admin_of(broker, properties) as admin:
             assert len(await admin.brokers()) == 1
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_a_broker_that_wants_our_certificate(
+def test_a_broker_that_requires_a_client_certificate(
     play: Play, certificates: Certificates, version: str
 ) -> None:
-    async def story() -> None:
-        given = trusting(certificates, ssl_enabled_protocols=version)
+    async def scenario() -> None:
+        properties = trusting(certificates, ssl_enabled_protocols=version)
         broker = SecureBroker(tls=certificates.context(asks_clients=True))
-        own = given | {"ssl.keystore.location": str(certificates.client.path)}
+        own = properties | {"ssl.keystore.location": str(certificates.client.path)}
         async with broker.served(), admin_of(broker, own) as admin:
             assert len(await admin.brokers()) == 1
         # asyncio's servers end the connection without an alert.
-        assert "does it ask for our certificate?" in str(await refusal_of(broker, given))
+        assert "does it require a client certificate?" in str(await refusal_of(broker, properties))
 
-    play(story)
+    play(scenario)
 
 
 @contextmanager
 def alerting(context: ssl.SSLContext) -> Iterator[int]:
-    """A server of one connection that says why it refuses, and its port."""
+    """A server of one connection that sends why it refuses, and its port."""
     with socket.create_server((HOST, 0)) as listener:
 
         def serve() -> None:
@@ -204,36 +204,38 @@ def alerting(context: ssl.SSLContext) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_a_broker_that_says_it_wants_our_certificate(
+def test_a_broker_that_sends_an_alert_for_a_missing_certificate(
     play: Play, certificates: Certificates, version: str
 ) -> None:
-    async def story() -> None:
-        given = trusting(certificates, ssl_enabled_protocols=version)
+    async def scenario() -> None:
+        properties = trusting(certificates, ssl_enabled_protocols=version)
         with alerting(certificates.context(asks_clients=True)) as port:
-            client = command_config(given, PATIENCE)
+            client = command_config(properties, PATIENCE)
             async with Admin(Connections(client.network, [(HOST, port)])) as admin:
-                with pytest.raises(Untrusted, match="refuses our certificate, or wants one"):
+                with pytest.raises(
+                    Untrusted, match="refuses this client's certificate, or requires one"
+                ):
                     await admin.brokers()
             await asyncio.sleep(0)
 
-    play(story)
+    play(scenario)
 
 
 def test_tls_to_a_plaintext_listener(play: Play, certificates: Certificates) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         refusal = await refusal_of(SecureBroker(), trusting(certificates))
         assert isinstance(refusal, Unreachable)
         assert "ended during the TLS handshake; is it a plaintext listener?" in str(refusal)
 
-    play(story)
+    play(scenario)
 
 
-def test_tls_to_what_is_no_broker(play: Play, certificates: Certificates) -> None:
+def test_tls_to_a_server_that_is_not_a_broker(play: Play, certificates: Certificates) -> None:
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    async def story() -> None:
+    async def scenario() -> None:
         server = await asyncio.start_server(serve, HOST, 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
@@ -242,16 +244,16 @@ def test_tls_to_what_is_no_broker(play: Play, certificates: Certificates) -> Non
                 with pytest.raises(Untrusted, match="does not speak TLS"):
                     await admin.brokers()
 
-    play(story)
+    play(scenario)
 
 
 def test_plaintext_to_a_tls_listener(play: Play, certificates: Certificates) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         refusal = await refusal_of(SecureBroker(tls=certificates.context()), {})
         assert isinstance(refusal, Unreachable)
-        assert "ended before the answer" in str(refusal)
+        assert "ended before the response" in str(refusal)
 
-    play(story)
+    play(scenario)
 
 
 # SASL.
@@ -259,27 +261,27 @@ def test_plaintext_to_a_tls_listener(play: Play, certificates: Certificates) -> 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_a_password_is_proved(
+def test_a_correct_password_is_accepted(
     play: Play, certificates: Certificates, mechanism: str, is_encrypted: object
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         digest = mechanism[6:].replace("-", "").lower()
         broker = SecureBroker(
             tls=certificates.context() if is_encrypted else None,
             new_login=lambda: ScramServer(digest, "secret").hear,
             mechanisms=(mechanism,),
         )
-        given = logged_in(mechanism)
+        properties = logged_in(mechanism)
         if is_encrypted:
-            given = trusting(certificates) | given | {"security.protocol": "SASL_SSL"}
-        async with broker.served(), admin_of(broker, given) as admin:
+            properties = trusting(certificates) | properties | {"security.protocol": "SASL_SSL"}
+        async with broker.served(), admin_of(broker, properties) as admin:
             assert len(await admin.brokers()) == 1
 
-    play(story)
+    play(scenario)
 
 
 def test_a_wrong_password_is_tried_once(play: Play) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = SecureBroker(new_login=taking_plain)
         refusal = await refusal_of(broker, logged_in(password="wrong"))
         assert isinstance(refusal, AuthenticationFailed)
@@ -289,31 +291,31 @@ def test_a_wrong_password_is_tried_once(play: Play) -> None:
         )
         assert broker.refused == 1
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("stored", ["pass\u2168", "passIX"])
 def test_a_password_stored_as_it_is_or_prepared(play: Play, stored: str) -> None:
-    """Apache Kafka stores the first; RFC 5802 has it be the second."""
+    """Apache Kafka stores the first; RFC 5802 requires the second."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = SecureBroker(
             new_login=lambda: ScramServer("sha256", stored).hear, mechanisms=("SCRAM-SHA-256",)
         )
-        given = logged_in("SCRAM-SHA-256", password="pass\u2168")
-        async with broker.served(), admin_of(broker, given) as admin:
+        properties = logged_in("SCRAM-SHA-256", password="pass\u2168")
+        async with broker.served(), admin_of(broker, properties) as admin:
             assert len(await admin.brokers()) == 1
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
-    ("broker", "given", "complaint"),
+    ("broker", "properties", "complaint"),
     [
         (
             SecureBroker(new_login=taking_plain, mechanisms=("PLAIN", "GSSAPI")),
             logged_in("SCRAM-SHA-256"),
-            "does not take SCRAM-SHA-256; it offers GSSAPI, PLAIN",
+            "does not support SCRAM-SHA-256; it offers GSSAPI, PLAIN",
         ),
         (
             SecureBroker(versions=WITHOUT_SASL),
@@ -321,7 +323,7 @@ def test_a_password_stored_as_it_is_or_prepared(play: Play, stored: str) -> None
             "the broker offers no SASL; set security.protocol=PLAINTEXT",
         ),
         (SecureBroker(), logged_in(), "does not use SASL; set security.protocol=PLAINTEXT"),
-        (SecureBroker(new_login=taking_plain), {}, "does its listener ask for SASL?"),
+        (SecureBroker(new_login=taking_plain), {}, "does its listener require SASL?"),
         (
             SecureBroker(new_login=lambda: lambda _token: b"r=x", mechanisms=("SCRAM-SHA-512",)),
             logged_in("SCRAM-SHA-512"),
@@ -329,19 +331,19 @@ def test_a_password_stored_as_it_is_or_prepared(play: Play, stored: str) -> None
         ),
     ],
 )
-def test_a_login_that_cannot_be(
-    play: Play, broker: SecureBroker, given: Mapping[str, str], complaint: str
+def test_a_refused_login(
+    play: Play, broker: SecureBroker, properties: Mapping[str, str], complaint: str
 ) -> None:
-    async def story() -> None:
-        assert complaint in str(await refusal_of(broker, given))
+    async def scenario() -> None:
+        assert complaint in str(await refusal_of(broker, properties))
 
-    play(story)
+    play(scenario)
 
 
 def test_a_session_is_renewed_before_it_ends(play: Play) -> None:
-    """By another connection (KIP-368's way without a pause), and never under a question."""
+    """By another connection (as in KIP-368, without a pause), and never during a request."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = SecureBroker(
             new_login=taking_plain, lifetime=timedelta(milliseconds=300), answer_after_s=0.02
         )
@@ -350,24 +352,24 @@ def test_a_session_is_renewed_before_it_ends(play: Play) -> None:
                 await admin.connections.metadata([])  # Disconnected would not be tried again
         assert broker.late == 0
 
-    play(story)
+    play(scenario)
 
 
 def test_a_session_that_never_ends(play: Play) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = SecureBroker(new_login=taking_plain, lifetime=timedelta.max)
         async with broker.served(), admin_of(broker, logged_in()) as admin:
             assert len(await admin.brokers()) == 1
 
-    play(story)
+    play(scenario)
 
 
-def test_a_broker_that_goes_while_we_log_in(play: Play) -> None:
-    async def story() -> None:
+def test_a_broker_that_disconnects_during_the_login(play: Play) -> None:
+    async def scenario() -> None:
         async with SecureBroker().served() as gone:
             pass
         async with admin_of(gone, logged_in()) as admin:
             with pytest.raises((Unreachable, Disconnected), match="Connection refused"):
                 await admin.brokers()
 
-    play(story)
+    play(scenario)

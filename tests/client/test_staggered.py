@@ -1,4 +1,4 @@
-"""The first way that gets there counts; all on virtual time."""
+"""Staggered attempts: the first that succeeds counts; on virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Way = Callable[[], Coroutine[Any, Any, str]]
 
 
 class Ways:
-    """What each attempt does, when it began, and whether it was called off."""
+    """What each attempt does, when it started, and whether it was cancelled."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -44,23 +44,23 @@ class Ways:
         return way
 
     def run(self, *ways: Way) -> str:
-        async def whole() -> str:
-            found = await first_of(
-                ways, hurry_s=1.0, is_final=lambda reason: isinstance(reason, PermissionError)
+        async def run_scenario() -> str:
+            result = await first_of(
+                ways, stagger_s=1.0, is_final=lambda reason: isinstance(reason, PermissionError)
             )
-            await asyncio.sleep(0)  # who was called off hears of it
-            return found
+            await asyncio.sleep(0)  # cancelled attempts handle their cancellation
+            return result
 
-        return self._loop.run_until_complete(whole())
+        return self._loop.run_until_complete(run_scenario())
 
 
-def test_who_answers_in_time_is_asked_alone(loop: VirtualLoop) -> None:
+def test_no_other_attempt_starts_if_the_first_succeeds_in_time(loop: VirtualLoop) -> None:
     ways = Ways(loop)
     assert ways.run(ways.one("a", 0.9), ways.one("b", 0)) == "a"
     assert ways.began == {"a": 0}
 
 
-def test_the_next_is_asked_beside_one_that_takes_long_and_at_once_after_a_failure(
+def test_the_next_starts_after_the_stagger_and_at_once_after_a_failure(
     loop: VirtualLoop,
 ) -> None:
     ways = Ways(loop)
@@ -76,7 +76,7 @@ def test_a_slow_one_may_still_be_the_first(loop: VirtualLoop) -> None:
     assert ways.called_off == ["b"]
 
 
-def test_after_a_final_failure_nobody_else_is_asked_but_who_was_may_answer(
+def test_after_a_final_failure_no_attempt_starts_but_running_ones_may_succeed(
     loop: VirtualLoop,
 ) -> None:
     ways = Ways(loop)
@@ -85,24 +85,26 @@ def test_after_a_final_failure_nobody_else_is_asked_but_who_was_may_answer(
     assert "c" not in ways.began
 
 
-def test_all_reasons_are_told_in_their_order(loop: VirtualLoop) -> None:
+def test_all_reasons_are_reported_in_order(loop: VirtualLoop) -> None:
     ways = Ways(loop)
     with pytest.raises(AllFailed, match="one; two") as failed:
         ways.run(ways.one("a", 0, OSError("one")), ways.one("b", 0, OSError("two")))
     assert [str(each) for each in failed.value.reasons] == ["one", "two"]
 
 
-def test_whoever_waits_may_be_called_off_and_takes_all_with_him(loop: VirtualLoop) -> None:
+def test_cancelling_the_caller_cancels_all_attempts(loop: VirtualLoop) -> None:
     ways = Ways(loop)
 
-    async def whole() -> None:
+    async def run_scenario() -> None:
         waiting = asyncio.create_task(
-            first_of([ways.one("a", 60), ways.one("b", 60)], hurry_s=1.0, is_final=lambda _: False)
+            first_of(
+                [ways.one("a", 60), ways.one("b", 60)], stagger_s=1.0, is_final=lambda _: False
+            )
         )
         await asyncio.sleep(5)
         waiting.cancel()
         await asyncio.wait([waiting])
         await asyncio.sleep(0)
 
-    loop.run_until_complete(whole())
+    loop.run_until_complete(run_scenario())
     assert sorted(ways.called_off) == ["a", "b"]

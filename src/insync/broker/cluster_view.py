@@ -22,7 +22,7 @@ LEARNT_WITHIN_S: Final = 0.05
 
 
 class ClusterView:
-    """Brokers, topics, partition states and settings; listeners are told which of them changed."""
+    """Brokers, topics, partition states and settings; listeners are notified of changes."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class ClusterView:
         self._changed_configs: set[str | None] = set()  # topics; None: a broker's
         self.listeners: list[Callable[[set[TopicPartition], bool], None]] = []
         self._apply(Change(entry.path, None, entry) for entry in store.snapshot().values())
-        self._changed_configs.clear()  # nobody listens yet
+        self._changed_configs.clear()  # there are no listeners yet
         store.watch(self._on_changes)
 
     @property
@@ -53,11 +53,11 @@ class ClusterView:
         return frozenset(self.brokers)
 
     def doubt(self) -> None:
-        """The link to a broker broke. If it died, the store will presently say who leads now."""
+        """The connection to a broker broke. If it died, the store will soon have new leaders."""
         self._certain_from_s = asyncio.get_running_loop().time() + LEARNT_WITHIN_S
 
     async def until_certain(self) -> None:
-        """A client that is told of a leader that just died asks again only much later."""
+        """A client that is sent to a leader that just died refreshes its metadata much later."""
         wait_s = self._certain_from_s - asyncio.get_running_loop().time()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
@@ -73,16 +73,16 @@ class ClusterView:
         partitions, brokers_changed = self._apply(changes)
         news, self._next_news = self._next_news, asyncio.Event()
         news.set()
-        self._tell_configs()
+        self._notify_config_listeners()
         for listener in self.listeners:
             listener(partitions, brokers_changed)
 
-    def _tell_configs(self) -> None:
+    def _notify_config_listeners(self) -> None:
         changed, self._changed_configs = self._changed_configs, set()
         if changed:
             topics = {name for name in changed if name is not None}
-            for tell in self.config_listeners:
-                tell(None if None in changed else topics)
+            for on_change in self.config_listeners:
+                on_change(None if None in changed else topics)
 
     def _apply(self, changes: Iterable[Change]) -> tuple[set[TopicPartition], bool]:
         """Which partitions changed, and whether brokers, the controller or configs did."""

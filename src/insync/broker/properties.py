@@ -6,21 +6,15 @@ from pathlib import Path
 from typing import Final
 
 from insync.broker.settings import parse_properties
+from insync.client.small_files import read_small_text
 from insync.rules.refusals import BadSetting
 
 FILE_BYTES_MAX: Final = 1 << 20
 
 
 def read_properties(path: Path) -> dict[str, str]:
+    text = read_small_text(path, bytes_max=FILE_BYTES_MAX, refusal=BadSetting)
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            raise BadSetting(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-        return parse_properties(content.decode("utf-8"))
-    except OSError as error:
-        raise BadSetting(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadSetting(f"{path} is not UTF-8 text") from None
+        return parse_properties(text)
     except BadSetting as refusal:
         raise BadSetting(f"{path}: {refusal}") from None

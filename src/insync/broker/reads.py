@@ -1,4 +1,4 @@
-"""Reads that may block, away from the loop: a slow disk under one partition stops no other."""
+"""Reads that may block, in threads: a slow disk of one partition must not stop the event loop."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final, Protocol, TypeVar
 T = TypeVar("T")
 
 READERS: Final = 4
-"""Enough to keep a disk busy; a read that finds them all at work waits its turn."""
+"""Enough to keep a disk busy. Further reads wait until a thread is free."""
 
 
 class ReadPool(Protocol):
-    """Where a read goes that the loop must not wait for."""
+    """Runs reads that the event loop must not wait for."""
 
     def submit(self, read: Callable[[], T]) -> asyncio.Future[T]: ...
 
     def close(self) -> None:
-        """Take no more. A read under way ends by itself; nobody waits for it."""
+        """Accept no more reads. Those under way end by themselves, and are not waited for."""
 
 
 class ReaderThreads:

@@ -1,3 +1,3 @@
-"""One connection to a broker that speaks Kafka's protocol, ours or Apache Kafka."""
+"""Clients of brokers that speak Kafka's protocol: Insync's or Apache Kafka's."""
 
-import insync.wire  # noqa: F401 - first of all: it keeps kio from importing Hypothesis
+import insync.wire  # noqa: F401 - before kio: it keeps kio from importing Hypothesis

@@ -1,4 +1,4 @@
-"""What an administrator asks a cluster, ours or Apache Kafka, in values instead of messages."""
+"""The admin client of a cluster, Insync's or Apache Kafka's, with values instead of messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from insync.wire.configs import Alteration, ConfigSource, Resource
 
 TopicPartition = tuple[str, int]
 
-PARTITIONS_PER_ANSWER: Final = 2_000
-NOBODY: Final = -1
+PARTITIONS_PER_RESPONSE: Final = 2_000
+NO_LEADER: Final = -1
+UNCLEAN: Final = 1  # of election types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
     name: str
-    value: str | None  # None: not told, because it is secret
+    value: str | None  # None: it is secret
     source: ConfigSource
     is_read_only: bool
     is_sensitive: bool = False
@@ -35,7 +36,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A value that counts, or would if those before it were gone, and where it comes from."""
+    """A value in force, or one that would be without those before it, and its source."""
 
     name: str
     value: str | None
@@ -44,7 +45,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A reassignment under way: all replicas, and which of them come and go."""
+    """A running reassignment: all replicas, and which of them are added and removed."""
 
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...]
@@ -58,15 +59,17 @@ class Partition:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     offline: tuple[BrokerId, ...] = ()
-    elr: tuple[BrokerId, ...] | None = None  # eligible to lead (KIP-966); None: not told
+    elr: tuple[BrokerId, ...] | None = (
+        None  # eligible leader replicas (KIP-966); None: not reported
+    )
     last_known_elr: tuple[BrokerId, ...] | None = None
     move: Move | None = None
 
     @property
     def is_under_replicated(self) -> bool:
-        """Replicas that a move is still adding are not missed yet."""
-        wanted = len(self.replicas) - (len(self.move.adding) if self.move else 0)
-        return len(self.isr) < wanted
+        """Without the replicas that a move is adding."""
+        expected = len(self.replicas) - (len(self.move.adding) if self.move else 0)
+        return len(self.isr) < expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """-1 and nothing leave it to the cluster; an assignment says it all."""
+    """-1: the cluster's default. An assignment sets both partitions and replicas."""
 
     name: str
     partitions: int = -1
@@ -114,23 +117,23 @@ class Admin:
     def connections(self) -> Connections:
         return self._connections
 
-    # What is there.
+    # Reading.
 
     async def brokers(self) -> list[Broker]:
-        answer = await self._connections.operation(lambda: self._connections.metadata([]))
+        response = await self._connections.operation(lambda: self._connections.metadata([]))
         return [
             Broker(number=each.node_id, host=each.host, port=each.port, rack=each.rack)
-            for each in answer.brokers
+            for each in response.brokers
         ]
 
     async def topics(self) -> list[Topic]:
-        """Every topic that the cluster tells of, by name."""
-        answer = await self._connections.operation(lambda: self._connections.metadata(None))
-        found = [_topic(each) for each in answer.topics if each.error_code is ErrorCode.none]
-        return sorted(found, key=lambda topic: topic.name)
+        """Every topic of the cluster, sorted by name."""
+        response = await self._connections.operation(lambda: self._connections.metadata(None))
+        topics = [_topic(each) for each in response.topics if each.error_code is ErrorCode.none]
+        return sorted(topics, key=lambda topic: topic.name)
 
     async def described(self, topics: Sequence[Topic]) -> list[Topic]:
-        """The same topics with what Metadata does not tell: moves, and who is eligible to lead."""
+        """The same topics with what Metadata does not have: moves, and eligible leader replicas."""
         moves = await self.moves()
         names = [topic.name for topic in topics]
         if names and await self._offers(Api.DESCRIBE_TOPIC_PARTITIONS):
@@ -138,58 +141,60 @@ class Admin:
         return [_with_moves(topic, moves) for topic in topics]
 
     async def _described(self, names: Sequence[str]) -> list[Topic]:
-        found: dict[str, Topic] = {}
+        described: dict[str, Topic] = {}
         cursor: Values | None = None
         while True:
-            answer = await self._connections.ask(
+            response = await self._connections.ask(
                 Api.DESCRIBE_TOPIC_PARTITIONS,
                 {
                     "topics": [{"name": name} for name in sorted(names)],
-                    "response_partition_limit": PARTITIONS_PER_ANSWER,
+                    "response_partition_limit": PARTITIONS_PER_RESPONSE,
                     "cursor": cursor,
                 },
             )
-            for each in answer.topics:
+            for each in response.topics:
                 if each.error_code is not ErrorCode.none:
                     continue  # deleted since it was listed
-                part = _topic(each)
-                before = found.get(part.name)
-                known = () if before is None else before.partitions
-                found[part.name] = replace(part, partitions=(*known, *part.partitions))
-            if answer.next_cursor is None:
-                return [found[name] for name in sorted(found)]
+                page = _topic(each)
+                before = described.get(page.name)
+                earlier = () if before is None else before.partitions
+                described[page.name] = replace(page, partitions=(*earlier, *page.partitions))
+            if response.next_cursor is None:
+                return [described[name] for name in sorted(described)]
             cursor = {
-                "topic_name": answer.next_cursor.topic_name,
-                "partition_index": answer.next_cursor.partition_index,
+                "topic_name": response.next_cursor.topic_name,
+                "partition_index": response.next_cursor.partition_index,
             }
 
     async def moves(self) -> dict[TopicPartition, Move]:
-        """Every reassignment under way; none where the broker cannot tell."""
+        """Every running reassignment; none if the broker cannot list them."""
         if not await self._offers(Api.LIST_PARTITION_REASSIGNMENTS):
             return {}
 
         async def attempt() -> Any:
-            api, asked = (
+            api, request = (
                 Api.LIST_PARTITION_REASSIGNMENTS,
                 {"topics": None, "timeout": self._timeout},
             )
-            answer = await self._connections.ask(api, asked)
-            if answer.error_code is ErrorCode.not_controller:  # before KRaft only that one knows
-                answer = await self._connections.ask_controller(api, asked)
-            _check(answer, "reassignments")
-            return answer
+            response = await self._connections.ask(api, request)
+            if (
+                response.error_code is ErrorCode.not_controller
+            ):  # before KRaft only the controller knows
+                response = await self._connections.ask_controller(api, request)
+            _check(response, "reassignments")
+            return response
 
-        answer = await self._connections.operation(attempt)
+        response = await self._connections.operation(attempt)
         return {
             (topic.name, each.partition_index): Move(
                 replicas=each.replicas, adding=each.adding_replicas, removing=each.removing_replicas
             )
-            for topic in answer.topics
+            for topic in response.topics
             for each in topic.partitions
         }
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]] | None:
-        """Each topic's effective settings; None where the broker cannot tell."""
+        """Each topic's effective settings; None if the broker cannot describe them."""
         if not await self._offers(Api.DESCRIBE_CONFIGS):
             return None
         if not names:
@@ -202,64 +207,65 @@ class Admin:
         async def attempt() -> Any:
             return await self._connections.ask(Api.DESCRIBE_CONFIGS, {"resources": resources})
 
-        answer = await self._connections.operation(attempt)
-        found = {}
-        for result in answer.results:
+        response = await self._connections.operation(attempt)
+        configs = {}
+        for result in response.results:
             if result.error_code is ErrorCode.unknown_topic_or_partition:
                 continue  # deleted since it was listed
             _check(result, f"settings of topic '{result.resource_name}'")
-            found[result.resource_name] = {each.name: _config(each) for each in result.configs}
-        return found
+            configs[result.resource_name] = {each.name: _config(each) for each in result.configs}
+        return configs
 
     async def configs(self, kind: Resource, name: str) -> list[ConfigValue]:
         """All settings of a topic, of a broker (by its id), or (without a name) of all brokers."""
-        asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-        values = {"resources": [asked], "include_synonyms": True}
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        values = {"resources": [resource], "include_synonyms": True}
 
-        async def attempt() -> Any:
-            answer = await self._ask_owner(kind, name, Api.DESCRIBE_CONFIGS, values)
-            for result in answer.results:
-                _check(result, f"settings of {name!r}")
-            return answer
-
-        answer = await self._connections.operation(attempt)
+        response = await self._ask_owner(kind, name, Api.DESCRIBE_CONFIGS, values)
         return sorted(
-            (_config(each) for result in answer.results for each in result.configs),
+            (_config(each) for result in response.results for each in result.configs),
             key=lambda each: each.name,
         )
 
-    # What is to be.
+    # Changing.
 
     async def alter_configs(
         self,
         kind: Resource,
         name: str,
         *,
-        given: Mapping[str, str],
+        set_values: Mapping[str, str],
         deleted: Sequence[str] = (),
         validate_only: bool = False,
     ) -> str:
-        """Set some and delete some, all or none; returns what the broker warns of."""
+        """Set and delete settings, all or none; returns the broker's warnings."""
         configs = [
-            *({"name": n, "config_operation": Alteration.SET, "value": given[n]} for n in given),
+            *(
+                {"name": n, "config_operation": Alteration.SET, "value": set_values[n]}
+                for n in set_values
+            ),
             *({"name": n, "config_operation": Alteration.DELETE, "value": None} for n in deleted),
         ]
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
         values = {"resources": [resource], "validate_only": validate_only}
 
-        async def attempt() -> str:
-            answer = await self._ask_owner(kind, name, Api.INCREMENTAL_ALTER_CONFIGS, values)
-            for result in answer.responses:
-                _check(result, f"settings of {name!r}")
-            return "; ".join(each.error_message for each in answer.responses if each.error_message)
-
-        return await self._connections.operation(attempt)
+        response = await self._ask_owner(kind, name, Api.INCREMENTAL_ALTER_CONFIGS, values)
+        return "; ".join(each.error_message for each in response.responses if each.error_message)
 
     async def _ask_owner(self, kind: Resource, name: str, api: Api, values: Values) -> Any:
-        """A broker alone knows its own file, so questions about one go to it."""
-        if kind is Resource.BROKER and name:
-            return await self._connections.ask_broker(int(name), api, values)
-        return await self._connections.ask(api, values)
+        """Only a broker itself knows its own file, so requests about one go to it."""
+
+        async def attempt() -> Any:
+            if kind is Resource.BROKER and name:
+                response = await self._connections.ask_broker(int(name), api, values)
+            else:
+                response = await self._connections.ask(api, values)
+            results = response.results if api is Api.DESCRIBE_CONFIGS else response.responses
+            for result in results:
+                _check(result, f"settings of {name!r}")
+            return response
+
+        return await self._connections.operation(attempt)
 
     async def create_topic(self, topic: NewTopic) -> None:
         values = {
@@ -277,53 +283,75 @@ class Admin:
     async def grow_topic(
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None = None
     ) -> None:
-        """Make it `count` partitions in all; an assignment is of the new ones."""
+        """Grow it to `count` partitions; an assignment is of the new ones."""
         replicas = [{"broker_ids": tuple(each)} for each in assignment or ()]
-        given = None if assignment is None else replicas
-        values = {"name": name, "count": count, "assignments": given}
+        assignments = None if assignment is None else replicas
+        values = {"name": name, "count": count, "assignments": assignments}
         change = {"topics": [values], "validate_only": False}
         await self._change(Api.CREATE_PARTITIONS, change, f"topic '{name}'")
 
     async def delete_topic(self, name: str) -> None:
-        # Versions below 6 know the second form; each version takes the field it has.
+        # Versions below 6 have the second form; each version uses the field it has.
         values = {"topics": [{"name": name}], "topic_names": (name,)}
         await self._change(Api.DELETE_TOPICS, values, f"topic '{name}'")
 
+    async def elect_unclean(self, partitions: Sequence[tuple[str, int]]) -> dict[Any, str]:
+        """Elect leaders that may lack records; returns why, for each that was refused."""
+        by_topic: dict[str, list[int]] = {}
+        for name, number in partitions:
+            by_topic.setdefault(name, []).append(number)
+        values = {
+            "election_type": UNCLEAN,
+            "topic_partitions": [
+                {"topic": name, "partitions": tuple(numbers)} for name, numbers in by_topic.items()
+            ],
+            "timeout": self._timeout,
+        }
+        response = await self._connections.operation(
+            lambda: self._connections.ask_controller(Api.ELECT_LEADERS, values)
+        )
+        return {
+            (result.topic, each.partition_id): each.error_message or each.error_code.name
+            for result in response.replica_election_results
+            for each in result.partition_result
+            if each.error_code not in (ErrorCode.none, ErrorCode.election_not_needed)
+        }
+
     async def _change(self, api: Api, values: Values, what: str) -> None:
-        is_answer_lost = False
+        is_response_lost = False
 
         async def attempt() -> None:
-            nonlocal is_answer_lost
+            nonlocal is_response_lost
             try:
-                answer = await self._connections.ask_controller(
+                response = await self._connections.ask_controller(
                     api, {**values, "timeout": self._timeout}
                 )
             except Disconnected:
-                is_answer_lost = True
+                is_response_lost = True
                 raise
-            for result in _results(answer):
+            for result in _results(response):
                 _check(result, what)
 
         try:
             await self._connections.operation(attempt)
         except Refused as refused:
-            if is_answer_lost:
-                raise refused.after_lost_answer() from None
+            if is_response_lost:
+                raise refused.after_lost_response() from None
             raise
 
     @property
     def _timeout(self) -> timedelta:
-        """What the broker may take: less than we wait, so that it is the one to say so."""
+        """For the broker: less than this client waits, so that the broker reports the timeout."""
         return timedelta(milliseconds=self._connections.patience.request_ms * 9 // 10)
 
     async def _offers(self, api: Api) -> bool:
         return await self._connections.operation(lambda: self._connections.offers(api))
 
 
-def _results(answer: Any) -> Iterator[Any]:
-    """The one list of results that every answer to a change has, whatever it calls it."""
+def _results(response: Any) -> Iterator[Any]:
+    """The list of results of a response, whose field has different names."""
     for name in ("topics", "responses", "results"):
-        yield from getattr(answer, name, ())
+        yield from getattr(response, name, ())
 
 
 def _check(result: Any, what: str) -> None:
@@ -345,7 +373,7 @@ def _topic(values: Any) -> Topic:
 def _partition(values: Any) -> Partition:
     return Partition(
         number=values.partition_index,
-        leader=None if values.leader_id == NOBODY else values.leader_id,
+        leader=None if values.leader_id == NO_LEADER else values.leader_id,
         replicas=values.replica_nodes,
         isr=values.isr_nodes,
         offline=getattr(values, "offline_replicas", ()),

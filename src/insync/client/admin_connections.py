@@ -1,7 +1,7 @@
-"""A cluster as an administrator reaches it: any broker or the controller, in a version both speak.
+"""Connections of an admin client: to any broker or the controller, in a version that both support.
 
-Nothing here is ours alone: what a broker can do is what its ApiVersions says, and the controller is
-whom Metadata names (Apache Kafka before KRaft takes changes nowhere else; later any broker does).
+All of it works with Apache Kafka too: ApiVersions says what a broker offers, and Metadata names the
+controller (before KRaft only the controller accepts changes; later any broker does).
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from insync.rules.refusals import Refusal
 from insync.wire import messages
 from insync.wire.any_version import Values, build
 from insync.wire.apis import SUPPORTED, Api
+from insync.wire.frames import BadFrame
 
 Address = tuple[str, int]
 T = TypeVar("T")
 
-# What a client may send to any broker since 0.10: the answer tells the rest.
+# What a client may send to any broker since 0.10: the response has the versions of the rest.
 API_VERSIONS_FIRST: Final = 0
 METADATA_FIRST: Final = 1  # version 0 knows no controller
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0
-HURRY_S: Final = 1.0  # without an answer for so long, the next is asked as well
+STAGGER_S: Final = 1.0  # after this long without a response, the next broker is tried as well
 PORT_MAX: Final = 65535
-SENT_AWAY_MAX: Final = 3  # once may be a broker that stops
+DISCONNECTS_MAX: Final = 3  # once may be a broker that stops
 
-# What another attempt may mend without the administrator changing anything.
+# Errors after which the same request may succeed.
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.not_controller,
@@ -47,32 +48,32 @@ RETRIABLE: Final = frozenset(
 
 
 class Unreachable(Refusal):
-    """None of the given addresses is a broker that answers."""
+    """None of the bootstrap addresses is a broker that responds."""
 
 
 class TimedOut(Refusal):
-    """It was tried until the time was up."""
+    """Every attempt within the time limit failed."""
 
 
 class NotOffered(Refusal):
-    """The broker does not know this request, or not in a version that we do."""
+    """The broker does not know this request, or in no version that Insync supports."""
 
 
 class NoSuchBroker(Refusal):
-    """The cluster does not tell of a living broker with this id."""
+    """The cluster has no live broker with this id."""
 
 
 class Refused(Refusal):
-    """The cluster answered with an error: its own words, and the code."""
+    """The cluster responded with an error: its message, and the code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(f"{message} ({code.name.upper()})")
         self.code = code
         self.message = message
 
-    def after_lost_answer(self) -> Refused:
-        """The same, when an attempt before it may have been the one that counted."""
-        lost = "the answer to an earlier attempt was lost, which may have done it"
+    def after_lost_response(self) -> Refused:
+        """The same, if an earlier attempt may have succeeded."""
+        lost = "the response to an earlier attempt was lost, so it may have succeeded"
         return Refused(self.code, f"{self.message.rstrip('.')}; {lost}")
 
 
@@ -82,14 +83,14 @@ class BadAddress(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long one answer, and one whole operation with its retries, may take."""
+    """Time limits of one request, and of an operation with its retries."""
 
     request_ms: int = 10_000
     operation_ms: int = 30_000
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """`HOST:PORT,HOST:PORT`; an IPv6 address stands in brackets."""
+    """`HOST:PORT,HOST:PORT`; an IPv6 address is in brackets."""
     addresses = []
     for each in text.split(","):
         host, _, port = each.strip().rpartition(":")
@@ -109,17 +110,17 @@ class Connections:
         client_id: str = "insync-admin",
         patience: Patience | None = None,
     ) -> None:
-        assert bootstrap, "there is somebody to ask"
+        assert bootstrap, "at least one bootstrap address"
         self._network = network
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self.patience = patience or Patience()
         self._open: dict[Address, tuple[ClientConnection, dict[int, range]]] = {}
-        self._addresses: dict[int, Address] = {}  # of brokers, as the cluster tells them
-        self._anybody: Address | None = None  # who answered last
+        self._addresses: dict[int, Address] = {}  # of brokers, from Metadata
+        self._last_responder: Address | None = None
         self._controller: int | None = None
-        self._was_answered = False
-        self._sent_away = 0  # connections that ended at a question, and none was ever answered
+        self._had_response = False
+        self._early_disconnects = 0  # connections that ended at a request, before any response
 
     def close(self) -> None:
         for connection, _ in self._open.values():
@@ -127,8 +128,8 @@ class Connections:
         self._open.clear()
 
     async def operation(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it is done, is refused for good, or the time for it is up."""
-        pause_s, last = RETRY_S, "no broker answered"
+        """Try until it succeeds, fails with an error that is not retriable, or times out."""
+        pause_s, last = RETRY_S, "no broker responded"
         try:
             async with asyncio.timeout(self.patience.operation_ms / 1_000):
                 while True:
@@ -147,25 +148,25 @@ class Connections:
             raise TimedOut(f"not done within {self.patience.operation_ms} ms: {last}") from None
 
     async def offers(self, api: Api) -> bool:
-        """Whether the broker asked for everything else knows this request."""
-        _, versions = await self._connect(await self._somebody())
+        """Whether the broker that gets the other requests knows this one."""
+        _, versions = await self._connect(await self._responding_broker())
         return _common_version(api, versions) is not None
 
     async def ask(self, api: Api, values: Values) -> Any:
-        """The answer of whichever broker answers."""
-        return await self._ask(await self._somebody(), api, values)
+        """The response of any broker."""
+        return await self._ask(await self._responding_broker(), api, values)
 
     async def ask_controller(self, api: Api, values: Values) -> Any:
         if self._controller is None:
             await self.metadata([])
         address = self._addresses.get(-1 if self._controller is None else self._controller)
-        return await self._ask(address or await self._somebody(), api, values)
+        return await self._ask(address or await self._responding_broker(), api, values)
 
-    # One broker, and no other: only it can tell.
+    # Requests to one broker only.
 
     @property
     def brokers(self) -> dict[int, Address]:
-        """Where each broker is, as the latest `metadata` told."""
+        """The address of each broker, from the latest Metadata response."""
         return dict(self._addresses)
 
     async def broker_offers(self, broker: int, api: Api) -> bool:
@@ -173,31 +174,31 @@ class Connections:
         return _common_version(api, versions) is not None
 
     async def ask_broker(self, broker: int, api: Api, values: Values) -> Any:
-        """The answer of just this one."""
+        """The response of this broker."""
         if broker not in self._addresses:
             await self.metadata([])
         if broker not in self._addresses:
-            known = ", ".join(str(each) for each in sorted(self._addresses))
-            raise NoSuchBroker(f"there is no broker {broker} now; there are {known}")
+            live = ", ".join(str(each) for each in sorted(self._addresses))
+            raise NoSuchBroker(f"there is no live broker {broker}; live brokers: {live}")
         return await self._ask(self._addresses[broker], api, values)
 
     async def ask_broker_bytes(
         self, broker: int, api: Api, body: bytes
     ) -> tuple[memoryview | bytes, int]:
-        """For an API of our own: the answer's frame, and where its body begins."""
+        """For an API of Insync's own: the response's frame, and where its body begins."""
         address = self._addresses[broker]
         connection, version = await self._ready(address, api)
-        return await self._answered(address, connection.ask(api, version, [body]))
+        return await self._await_response(address, connection.ask(api, version, [body]))
 
     async def ask_controller_bytes(self, api: Api, body: bytes) -> tuple[memoryview | bytes, int]:
-        """The same of whoever is the controller now."""
+        """The same of the current controller."""
         controller = (await self.metadata([])).controller_id
         if controller not in self._addresses:
             raise Disconnected("the cluster has no controller now")
         return await self.ask_broker_bytes(controller, api, body)
 
     async def metadata(self, names: Sequence[str] | None) -> Any:
-        """Metadata of these topics or (None) all; who leads the cluster is noted on the way."""
+        """Metadata of these topics or (None) of all; updates brokers and controller."""
         topics = None if names is None else [{"name": name} for name in names]
         values = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self.ask(Api.METADATA, values)
@@ -205,107 +206,111 @@ class Connections:
         self._controller = answer.controller_id if answer.controller_id >= 0 else None
         return answer
 
-    async def _somebody(self) -> Address:
-        """A broker that answers: the last one, one of those given, or one that was told of.
+    async def _responding_broker(self) -> Address:
+        """A broker that responds: the last one, a bootstrap address, or one from Metadata.
 
-        One that hangs is not waited for alone: that is when administrators have questions.
+        While one hangs, others are tried too: that is when operators need answers.
         """
-        last = [] if self._anybody is None else [self._anybody]
+        last = [] if self._last_responder is None else [self._last_responder]
         candidates: list[Address] = [*last, *self._bootstrap, *self._addresses.values()]
 
-        async def answers(address: Address) -> Address:
+        async def try_connect(address: Address) -> Address:
             await self._connect(address)
             return address
 
-        ways = [partial(answers, address) for address in dict.fromkeys(candidates)]
+        attempts = [partial(try_connect, address) for address in dict.fromkeys(candidates)]
         try:
-            # A wrong password, say, is not shown to everybody else as well.
-            self._anybody = await first_of(
-                ways, hurry_s=HURRY_S, is_final=lambda reason: not isinstance(reason, Disconnected)
+            # A wrong password, for example, is not sent to all other brokers too.
+            self._last_responder = await first_of(
+                attempts,
+                stagger_s=STAGGER_S,
+                is_final=lambda reason: not isinstance(reason, Disconnected),
             )
         except AllFailed as failed:
             for reason in failed.reasons:
                 if not isinstance(reason, Disconnected):
                     raise reason from None
-            if self._anybody is None:
+            if self._last_responder is None:
                 raise Unreachable(str(failed)) from None
             raise Disconnected(str(failed)) from None
-        return self._anybody
+        return self._last_responder
 
     async def _ask(self, address: Address, api: Api, values: Values) -> Any:
         connection, version = await self._ready(address, api)
         request = build(messages.request_type(api, version), values)
-        return await self._answered(address, connection.request(request))
+        return await self._await_response(address, connection.request(request))
 
     async def _ready(self, address: Address, api: Api) -> tuple[ClientConnection, int]:
-        """A connection, and the version to ask in."""
+        """A connection, and the version of the request."""
         connection, versions = await self._connect(address)
         version = _common_version(api, versions)
         if version is None:
             raise NotOffered(f"the broker at {_name(address)} does not offer {_title(api)}")
         return connection, version
 
-    async def _answered(self, address: Address, asking: Awaitable[T]) -> T:
+    async def _await_response(self, address: Address, response: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self.patience.request_ms / 1_000):
-                answer = await asking
+                result = await response
         except TimeoutError:
             self._drop(address)
             raise Disconnected(
-                f"the broker at {_name(address)} did not answer within "
+                f"the broker at {_name(address)} did not respond within "
                 f"{self.patience.request_ms} ms"
             ) from None
         except Disconnected as gone:
-            self._refuse_if_sent_away(address, gone)
+            self._refuse_if_sasl_is_needed(address, gone)
             self._drop(address)
             raise Disconnected(f"{_name(address)}: {gone}") from None
-        self._was_answered = True
-        return answer
+        self._had_response = True
+        return result
 
-    def _refuse_if_sent_away(self, address: Address, gone: Disconnected) -> None:
-        """A listener that asks for SASL takes ApiVersions of anybody, and then ends it."""
+    def _refuse_if_sasl_is_needed(self, address: Address, gone: Disconnected) -> None:
+        """A listener that requires SASL accepts ApiVersions of any client, and then disconnects."""
         _, versions = self._open.get(address, (None, {}))
-        if self._was_answered or Api.SASL_HANDSHAKE not in versions:
+        if self._had_response or Api.SASL_HANDSHAKE not in versions:
             return
-        self._sent_away += 1
-        if self._sent_away >= SENT_AWAY_MAX:
+        self._early_disconnects += 1
+        if self._early_disconnects >= DISCONNECTS_MAX:
             raise Unreachable(f"{_name(address)}: {gone}; {ASKS_FOR_SASL}")
 
     async def _connect(self, address: Address) -> tuple[ClientConnection, dict[int, range]]:
-        known = self._open.get(address)
-        if known is not None and known[0].is_open:
-            return known
+        opened = self._open.get(address)
+        if opened is not None and opened[0].is_open:
+            return opened
         connection = ClientConnection(client_id=self._client_id)
         try:
             async with asyncio.timeout(self.patience.request_ms / 1_000):
                 await self._network.connect(*address, connection)
                 versions = await _versions(connection)
         except asyncio.CancelledError:
-            connection.close()  # whoever asked was in more of a hurry
+            connection.close()  # another broker responded first
             raise
         except TimeoutError:
             connection.close()
-            raise Disconnected(f"no broker answers at {_name(address)}") from None
+            raise Disconnected(f"no broker responds at {_name(address)}") from None
         except messages.BadMessage:
             connection.close()
-            raise Disconnected(f"what answers at {_name(address)} is no broker") from None
+            raise Disconnected(f"what responds at {_name(address)} is not a broker") from None
         except Disconnected as gone:
-            # A refused connection names the address by itself.
+            # The message of a refused connection has the address already.
             text = str(gone)
+            if isinstance(connection.ended_by, BadFrame):
+                text = f"does not speak Kafka's protocol: {connection.ended_by}"
             raise Disconnected(
                 text if _name(address) in text else f"{_name(address)}: {text}"
             ) from None
         meanwhile = self._open.get(address)
-        if meanwhile is not None and meanwhile[0].is_open:  # somebody else asked as well
+        if meanwhile is not None and meanwhile[0].is_open:  # another caller connected too
             connection.close()
             return meanwhile
         self._open[address] = connection, versions
         return self._open[address]
 
     def _drop(self, address: Address) -> None:
-        found = self._open.pop(address, None)
-        if found is not None:
-            found[0].close()
+        opened = self._open.pop(address, None)
+        if opened is not None:
+            opened[0].close()
 
 
 async def _versions(connection: ClientConnection) -> dict[int, range]:
@@ -313,10 +318,12 @@ async def _versions(connection: ClientConnection) -> dict[int, range]:
     return {each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys}
 
 
-def _common_version(api: Api, theirs: dict[int, range]) -> int | None:
-    ours = SUPPORTED[api]
-    first = METADATA_FIRST if api is Api.METADATA else ours[0]
-    common = [version for version in theirs.get(api, ()) if version in ours and version >= first]
+def _common_version(api: Api, offered: dict[int, range]) -> int | None:
+    supported = SUPPORTED[api]
+    first = METADATA_FIRST if api is Api.METADATA else supported[0]
+    common = [
+        version for version in offered.get(api, ()) if version in supported and version >= first
+    ]
     return max(common, default=None)
 
 

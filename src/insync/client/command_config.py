@@ -1,4 +1,4 @@
-"""`--command-config`: a client as Kafka's own properties describe it."""
+"""`--command-config`: a client's settings in Kafka's properties."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from insync.client.admin_connections import Patience
 from insync.client.connection import Network
 from insync.client.java_properties import parse_java_properties
 from insync.client.secure_sockets import SecureSockets, Security
+from insync.client.small_files import read_small_text
 from insync.client.sockets import Sockets
 from insync.rules.refusals import BadSetting
 
@@ -35,68 +36,61 @@ class CommandConfig:
     network: Network = field(default_factory=Sockets)
     client_id: str = CLIENT_ID
     patience: Patience = field(default_factory=Patience)
-    notes: tuple[str, ...] = ()  # what was given and does not count, for people
+    notes: tuple[str, ...] = ()  # about ignored properties, for operators
 
 
-def read_command_config(path: Path, usual: Patience) -> CommandConfig:
+def read_command_config(path: Path, default: Patience) -> CommandConfig:
+    text = read_small_text(path, bytes_max=FILE_BYTES_MAX, refusal=BadSetting)
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            raise BadSetting(f"it is larger than {FILE_BYTES_MAX} bytes")
-        return command_config(parse_java_properties(content.decode("utf-8")), usual)
-    except OSError as error:
-        raise BadSetting(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadSetting(f"{path} is not UTF-8 text") from None
+        return command_config(parse_java_properties(text), default)
     except BadSetting as refusal:
         raise BadSetting(f"{path}: {refusal}") from None
 
 
-def command_config(given: Mapping[str, str], usual: Patience) -> CommandConfig:
-    protocol = given.get(PROTOCOL, "PLAINTEXT").upper()
+def command_config(properties: Mapping[str, str], default: Patience) -> CommandConfig:
+    protocol = properties.get(PROTOCOL, "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise BadSetting(f"{PROTOCOL} is {protocol!r}; it is one of {', '.join(PROTOCOLS)}")
     security = Security(
-        tls=tls.tls_from(given) if protocol.endswith("SSL") else None,
-        login=sasl.login_from(given) if protocol.startswith("SASL") else None,
+        tls=tls.tls_from(properties) if protocol.endswith("SSL") else None,
+        login=sasl.login_from(properties) if protocol.startswith("SASL") else None,
     )
-    client_id = given.get("client.id", CLIENT_ID)
+    client_id = properties.get("client.id", CLIENT_ID)
     if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
         raise BadSetting(f"client.id is longer than {CLIENT_ID_CHARACTERS_MAX} characters")
     return CommandConfig(
         network=Sockets() if protocol == "PLAINTEXT" else SecureSockets(security),
         client_id=client_id,
         patience=Patience(
-            request_ms=_milliseconds(given, REQUEST_MS, usual.request_ms),
-            operation_ms=_milliseconds(given, OPERATION_MS, usual.operation_ms),
+            request_ms=_milliseconds(properties, REQUEST_MS, default.request_ms),
+            operation_ms=_milliseconds(properties, OPERATION_MS, default.operation_ms),
         ),
-        notes=_notes(given, protocol),
+        notes=_notes(properties, protocol),
     )
 
 
-def _milliseconds(given: Mapping[str, str], name: str, usual: int) -> int:
-    text = given.get(name, str(usual))
+def _milliseconds(properties: Mapping[str, str], name: str, default: int) -> int:
+    text = properties.get(name, str(default))
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MS_MAX))
     if not is_number or not 0 < int(text) <= MS_MAX:
         raise BadSetting(f"{name} is {text!r}; write milliseconds, 1 to {MS_MAX}")
     return int(text)
 
 
-def _notes(given: Mapping[str, str], protocol: str) -> tuple[str, ...]:
-    """Kafka warns of what it does not know; so do we, and of what this protocol has no use for."""
+def _notes(properties: Mapping[str, str], protocol: str) -> tuple[str, ...]:
+    """Warnings of unknown properties, as Kafka's, and of those without effect on this protocol."""
     notes = []
-    unknown = sorted(set(given) - KNOWN)
+    unknown = sorted(set(properties) - KNOWN)
     if unknown:
         notes.append(f"ignored: {', '.join(map(_with_guess, unknown))}")
-    idle = sorted(
+    unused = sorted(
         name
-        for name in set(given) & KNOWN
+        for name in set(properties) & KNOWN
         if (name in tls.NAMES and not protocol.endswith("SSL"))
         or (name in _SASL and not protocol.startswith("SASL"))
     )
-    if idle:
-        notes.append(f"without effect while {PROTOCOL} is {protocol}: {', '.join(idle)}")
+    if unused:
+        notes.append(f"without effect while {PROTOCOL} is {protocol}: {', '.join(unused)}")
     return tuple(notes)
 
 

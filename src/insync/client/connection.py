@@ -1,4 +1,4 @@
-"""A connection: requests out, answers matched by correlation id, one error for all when it ends."""
+"""A connection: responses are matched by correlation id; when it ends, all requests fail."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final, Protocol, cast
 from insync.rules.refusals import Refusal
 from insync.wire import messages
 from insync.wire.apis import Api
-from insync.wire.frames import FrameBuffer
+from insync.wire.frames import FRAME_BYTES_MAX, FrameBuffer
 from insync.wire.headers import response_body_at, response_correlation_id, write_request_header
 
-ASKS_FOR_SASL: Final = "does its listener ask for SASL? (security.protocol)"
+ASKS_FOR_SASL: Final = "does its listener require SASL? (security.protocol)"
 
 _SIZE: Final = Struct(">i")
 
 
 class Disconnected(Refusal):
-    """The broker could not be reached, or went away before it answered."""
+    """The broker could not be reached, or disconnected before it responded."""
 
 
 class Network(Protocol):
-    """Where connections come from: the machine's sockets, or a simulation's."""
+    """What opens connections: the machine's sockets, or a simulation."""
 
     async def connect(
         self, host: str, port: int, protocol: ClientConnection
@@ -31,14 +31,16 @@ class Network(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    def __init__(self, *, client_id: str) -> None:
+    def __init__(self, *, client_id: str, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._client_id = client_id
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(frame_bytes_max)
         self._transport: asyncio.Transport | None = None  # to send on
-        self._retired: asyncio.Transport | None = None  # to hear the last answers from
+        self._retired: asyncio.Transport | None = None  # only to receive the last responses
         self._next_id = 0
         self._waiting: dict[int, tuple[int, int, asyncio.Future[memoryview | bytes]]] = {}
-        self.ended_by: Exception | None = None  # what the network, or what came, was wrong with
+        self.ended_by: Exception | None = (
+            None  # the network's error, or what was wrong with received data
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not its subclass
@@ -50,7 +52,7 @@ class ClientConnection(asyncio.Protocol):
         waiting, self._waiting = self._waiting, {}
         for *_, future in waiting.values():
             if not future.done():
-                future.set_exception(Disconnected(f"the connection ended before the answer{why}"))
+                future.set_exception(Disconnected(f"the connection ended before the response{why}"))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -70,14 +72,14 @@ class ClientConnection(asyncio.Protocol):
     async def ask(
         self, api: int, version: int, body: Sequence[bytes | memoryview]
     ) -> tuple[memoryview | bytes, int]:
-        """Send a request; its answer's frame and where the body begins in it."""
+        """Send a request; returns the response's frame and where its body begins."""
         frame = await self.send(api, version, body)
         return frame, response_body_at(api, version, frame)
 
     def send(
         self, api: int, version: int, body: Sequence[bytes | memoryview]
     ) -> asyncio.Future[memoryview | bytes]:
-        """Send a request at once; its answer's frame will come."""
+        """Send a request now; the future gets the response's frame."""
         if self._transport is None:
             raise Disconnected("the connection is closed")
         correlation_id = self._next_id
@@ -95,13 +97,13 @@ class ClientConnection(asyncio.Protocol):
         return future
 
     async def request(self, entity: Any) -> Any:
-        """Send a message and return its answer, both as `kio` has them."""
+        """Send a message and return its response, both as entities of `kio`."""
         api, version = Api(entity.__api_key__), entity.__version__
         frame, body_at = await self.ask(api, version, [messages.write_request(entity)])
         return messages.read_response(api, version, frame, body_at)
 
     def retire(self) -> None:
-        """Take no more requests, and close when those under way are answered."""
+        """Send no more requests, and close when the pending ones have responses."""
         if self._transport is None:
             return
         self._retired, self._transport = self._transport, None
@@ -114,7 +116,7 @@ class ClientConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Nothing more is sent; what waits for an answer is told when the connection is gone."""
+        """Close. Pending requests fail when the connection is lost."""
         transport = self._transport or self._retired
         self._transport = self._retired = None
         if transport is None:
@@ -122,4 +124,4 @@ class ClientConnection(asyncio.Protocol):
         if transport.get_extra_info("ssl_object") is None:
             transport.close()
         else:
-            transport.abort()  # TLS would wait for a goodbye that tells nobody anything
+            transport.abort()  # without TLS's closing handshake, which would only delay

@@ -1,4 +1,4 @@
-"""The same question to several brokers at once, each with its own patience."""
+"""The same request to several brokers at once, each with its own time limit."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ Broker = TypeVar("Broker", bound=int)
 T = TypeVar("T")
 
 
-async def of_each_broker(
+async def ask_each_broker(
     brokers: Iterable[Broker],
-    question: Callable[[Broker], Awaitable[T]],
+    request: Callable[[Broker], Awaitable[T]],
     problems: dict[Broker, str],
     *,
     within_ms: Callable[[Broker], int],
 ) -> dict[Broker, T]:
-    """What each broker answers; why the others do not is added to `problems`."""
+    """The result of each broker; for each that failed, `problems` gets the reason."""
 
     async def ask(broker: Broker) -> T:
         async with asyncio.timeout(within_ms(broker) / 1_000):
-            return await question(broker)
+            return await request(broker)
 
-    asked = sorted(brokers)
-    results = await asyncio.gather(*map(ask, asked), return_exceptions=True)
-    answers: dict[Broker, T] = {}
-    for broker, result in zip(asked, results, strict=True):
+    ordered = sorted(brokers)
+    results = await asyncio.gather(*map(ask, ordered), return_exceptions=True)
+    results_by_broker: dict[Broker, T] = {}
+    for broker, result in zip(ordered, results, strict=True):
         if isinstance(result, TimeoutError):
-            problems[broker] = "does not answer"
+            problems[broker] = "does not respond"
         elif isinstance(result, Refusal):
             problems[broker] = str(result)
         elif isinstance(result, BaseException):
             raise result
         else:
-            answers[broker] = result
-    return answers
+            results_by_broker[broker] = result
+    return results_by_broker

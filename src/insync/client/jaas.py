@@ -38,7 +38,7 @@ class LoginModule:
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """No part of `text` is in a complaint: it holds passwords."""
+    """No error message has a part of `text`: it holds passwords."""
     tokens = _tokens(text)
     if len(tokens) < 2 or "" in (tokens[0][0], tokens[1][0]):  # noqa: PLR2004 - module and flag
         raise BadSetting("sasl.jaas.config names no login module and control flag")
@@ -57,20 +57,20 @@ _Token = tuple[str, bool]  # the text, and whether it is a mark
 
 
 def _options(tokens: list[_Token]) -> dict[str, str]:
-    found = {}
+    options = {}
     for at in range(0, len(tokens), 3):
         match tokens[at : at + 3]:
             case [(name, False), ("=", True), (value, False)]:
-                found[name] = value
+                options[name] = value
             case [(name, False), *_]:
                 raise BadSetting(f"sasl.jaas.config: {name[:40]!r} is not followed by =VALUE")
             case _:
                 raise BadSetting("sasl.jaas.config: an option has no name")
-    return found
+    return options
 
 
 def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     at = 0
     while at < len(text):
         token = _TOKEN.match(text, at)
@@ -78,16 +78,16 @@ def _tokens(text: str) -> list[_Token]:
             raise BadSetting("sasl.jaas.config: a quote is not closed")
         at = token.end()
         if token["mark"]:
-            found.append((token["mark"], True))
+            tokens.append((token["mark"], True))
         elif token["word"] is not None:
-            found.append((token["word"], False))
+            tokens.append((token["word"], False))
         elif token["double"] is not None or token["single"] is not None:
             quoted = token["double"] if token["single"] is None else token["single"]
-            found.append((_ESCAPE.sub(_meant, quoted), False))
-    return found
+            tokens.append((_ESCAPE.sub(_unescape, quoted), False))
+    return tokens
 
 
-def _meant(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     if escape["octal"]:
         return chr(int(escape["octal"], 8))
     return _LETTERS.get(escape["letter"], escape["letter"])

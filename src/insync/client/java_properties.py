@@ -1,7 +1,7 @@
-"""Properties as Java reads them: what Kafka's own tools are given can be given here unchanged.
+"""Properties as Java reads them, so that files for Kafka's own tools work unchanged.
 
 Unlike a broker's file, a client's holds PEM texts over many lines and quoted passwords, so that
-continuation lines and escapes count.
+continuation lines and escapes are supported.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_java_properties(text: str) -> dict[str, str]:
-    """The last one of a key wins; a line without a value is refused, where Java takes it for ""."""
-    given: dict[str, str] = {}
+    """The last value of a key wins; a line without a value is refused (Java reads it as "")."""
+    properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
         entry = _ENTRY.fullmatch(line)
         if entry is None:
             raise BadSetting(f"line {number}: {line[:40]!r} is not of the form key=value")
-        given[_unescaped(entry["key"], number)] = _unescaped(entry["value"], number).rstrip()
-    return given
+        properties[_unescaped(entry["key"], number)] = _unescaped(entry["value"], number).rstrip()
+    return properties
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with those joined that a backslash continues; each with the number it begins at."""
+    """Lines, joined where a backslash continues one; each with the number it begins at."""
     parts: list[str] = []
     begins_at = 0
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
@@ -52,13 +52,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescaped(text: str, number: int) -> str:
-    def meant(escape: re.Match[str]) -> str:
+    def unescape(escape: re.Match[str]) -> str:
         if escape["bad"]:
-            raise BadSetting(f"line {number}: \\u wants four hexadecimal digits")
+            raise BadSetting(f"line {number}: \\u needs four hexadecimal digits")
         if escape["hex"]:
             return chr(int(escape["hex"], 16))
         letter = escape["letter"] or ""
         return _LETTERS.get(letter, letter)
 
     # \uD83D\uDE00 is how Java writes one character beyond the first 65536.
-    return _ESCAPE.sub(meant, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _ESCAPE.sub(unescape, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

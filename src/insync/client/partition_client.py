@@ -1,6 +1,6 @@
-"""A small idempotent client of one partition: finds its leader, appends, reads, tries again.
+"""A small idempotent client of one partition: finds its leader, appends, reads, and retries.
 
-For demonstrations and simulations, where every request should be one that can be followed.
+For demonstrations and simulations, where each request should be easy to follow.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from insync.wire.produce import (
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION = 9, 12, 6
 LATEST, EARLIEST = -1, -2
 RETRY_S = 0.02
-ANSWER_WITHIN_S = 2.0
+RESPONSE_WITHIN_S = 2.0
 ACKS_ALL = -1
 
 RETRIABLE = frozenset(
@@ -60,7 +60,7 @@ RETRIABLE = frozenset(
 
 
 class Refused(Refusal):
-    """The broker answered with an error that trying again does not mend."""
+    """The broker responded with an error that is not retriable."""
 
 
 class PartitionClient:
@@ -95,7 +95,7 @@ class PartitionClient:
         timestamp_ms: int = 0,
         is_zipped: bool = False,
     ) -> int:
-        """The same with keys, if wanted with the batch compressed."""
+        """The same with keys, and optionally with the batch compressed."""
         if self._producer_id is None:
             self._producer_id = await self._new_producer_id()
         batch = batches.build(
@@ -106,64 +106,68 @@ class PartitionClient:
             base_sequence=self._sequence,
             is_zipped=is_zipped,
         )
-        part = ProducePartition(self._topic, self._partition, batch)
-        body = write_produce_request(PRODUCE_VERSION, ProduceRequest(None, ACKS_ALL, 1_000, [part]))
+        produce = ProducePartition(self._topic, self._partition, batch)
+        body = write_produce_request(
+            PRODUCE_VERSION, ProduceRequest(None, ACKS_ALL, 1_000, [produce])
+        )
         while True:
             answer = await self._ask_leader(Api.PRODUCE, PRODUCE_VERSION, body)
             if answer is None:
                 continue
             (result,) = read_produce_response(PRODUCE_VERSION, *answer).results
-            if await self._is_well(ErrorCode(result.error)):
+            if await self._is_success(ErrorCode(result.error)):
                 self._sequence += len(records)
                 return result.base_offset
 
     async def read(self, offset: int, *, max_bytes: int = 1 << 20) -> tuple[list[bytes], int]:
-        """Committed values from `offset` on, and the offset to go on from."""
-        part = await self.read_batches(offset, max_bytes=max_bytes)
-        return _values(part.records or b"", offset)
+        """Committed values from `offset` on, and the next offset to read."""
+        fetched = await self.read_batches(offset, max_bytes=max_bytes)
+        return _values(fetched.records or b"", offset)
 
     async def read_batches(
         self, offset: int, *, max_bytes: int = 1 << 20, from_start: bool = False
     ) -> FetchedPartition:
-        """Committed batches as they are; `from_start` goes on where the log begins by now."""
-        asked = FetchPartition(self._partition, -1, offset, -1, -1, max_bytes)
+        """Committed batches from `offset`; with `from_start`, not below the log start offset."""
+        fetch = FetchPartition(self._partition, -1, offset, -1, -1, max_bytes)
         request = FetchRequest(
-            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(self._topic, [asked])]
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(self._topic, [fetch])]
         )
         body = write_fetch_request(FETCH_VERSION, request)
         while True:
             answer = await self._ask_leader(Api.FETCH, FETCH_VERSION, body)
             if answer is None:
                 continue
-            ((_, (part,)),) = read_fetch_response(FETCH_VERSION, *answer).topics
-            if from_start and ErrorCode(part.error) is ErrorCode.offset_out_of_range:
-                return await self.read_batches(part.log_start, max_bytes=max_bytes)
-            if await self._is_well(ErrorCode(part.error)):
-                return part
+            ((_, (fetched,)),) = read_fetch_response(FETCH_VERSION, *answer).topics
+            if from_start and ErrorCode(fetched.error) is ErrorCode.offset_out_of_range:
+                return await self.read_batches(fetched.log_start, max_bytes=max_bytes)
+            if await self._is_success(ErrorCode(fetched.error)):
+                return fetched
 
     async def bounds(self) -> tuple[int, int]:
-        """Where the log begins, and where what is committed ends.
+        """The log start offset, and the offset after the last committed record.
 
-        A fetch tells both, but a new leader's watermark may lie below what was acknowledged; asked
-        for the latest offset it says so until it knows better (KIP-207).
+        A fetch has both, but the high watermark of a new leader may be below acknowledged records.
+        ListOffsets fails with a retriable error until that is over (KIP-207).
         """
-        end = await self._offset(LATEST)
-        return await self._offset(EARLIEST), end
+        end = await self._list_offset(LATEST)
+        return await self._list_offset(EARLIEST), end
 
     async def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
 
-    async def _offset(self, sign: int) -> int:
+    async def _list_offset(self, timestamp: int) -> int:
         while True:
-            found = await self._ask_offset(sign)
-            if found is not None:
-                return found
+            offset = await self._ask_offset(timestamp)
+            if offset is not None:
+                return offset
 
-    async def _ask_offset(self, sign: int) -> int | None:
-        """None: ask again."""
-        asked = ListOffsetsPartition(partition_index=i32(self._partition), timestamp=i64(sign))
-        topic = ListOffsetsTopic(name=TopicName(self._topic), partitions=(asked,))
+    async def _ask_offset(self, timestamp: int) -> int | None:
+        """None: try again."""
+        listed = ListOffsetsPartition(
+            partition_index=i32(self._partition), timestamp=i64(timestamp)
+        )
+        topic = ListOffsetsTopic(name=TopicName(self._topic), partitions=(listed,))
         request = ListOffsetsRequest(
             replica_id=BrokerId(-1), isolation_level=i8(0), topics=(topic,)
         )
@@ -172,10 +176,10 @@ class PartitionClient:
         if answer is None:
             return None
         response: Any = messages.read_response(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, *answer)
-        found = response.topics[0].partitions[0]
-        return int(found.offset) if await self._is_well(found.error_code) else None
+        result = response.topics[0].partitions[0]
+        return int(result.offset) if await self._is_success(result.error_code) else None
 
-    async def _is_well(self, code: ErrorCode) -> bool:
+    async def _is_success(self, code: ErrorCode) -> bool:
         if code is ErrorCode.none:
             return True
         if code not in RETRIABLE:
@@ -187,14 +191,14 @@ class PartitionClient:
     async def _ask_leader(
         self, api: Api, version: int, body: bytes
     ) -> tuple[memoryview | bytes, int] | None:
-        """None: nobody leads, or nobody answered; ask again."""
+        """None: there is no leader, or it did not respond; try again."""
         try:
             if self._leader is None:
                 self._leader = await self._find_leader()
             if self._leader is None:
                 await asyncio.sleep(self._retry_s)
                 return None
-            async with asyncio.timeout(ANSWER_WITHIN_S):
+            async with asyncio.timeout(RESPONSE_WITHIN_S):
                 connection = await self._connection(self._leader)
                 return await connection.ask(api, version, [body])
         except (Disconnected, TimeoutError):
@@ -205,7 +209,7 @@ class PartitionClient:
             return None
 
     async def _find_leader(self) -> tuple[str, int] | None:
-        answer = await self._ask_anybody(
+        answer = await self._ask_any_broker(
             MetadataRequest(
                 topics=(MetadataRequestTopic(name=TopicName(self._topic)),),
                 include_cluster_authorized_operations=False,
@@ -213,11 +217,11 @@ class PartitionClient:
             )
         )
         for topic in () if answer is None else answer.topics:
-            for part in topic.partitions:
-                if part.partition_index == self._partition and part.leader_id >= 0:
-                    self.leader_id = part.leader_id
+            for each in topic.partitions:
+                if each.partition_index == self._partition and each.leader_id >= 0:
+                    self.leader_id = each.leader_id
                     return next(
-                        (b.host, b.port) for b in answer.brokers if b.node_id == part.leader_id
+                        (b.host, b.port) for b in answer.brokers if b.node_id == each.leader_id
                     )
         return None
 
@@ -226,25 +230,25 @@ class PartitionClient:
             transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(seconds=60))
         )
         while True:
-            answer = await self._ask_anybody(request)
+            answer = await self._ask_any_broker(request)
             if answer is not None and answer.error_code is ErrorCode.none:
                 return int(answer.producer_id)
             await asyncio.sleep(self._retry_s)
 
-    async def _ask_anybody(self, request: Any) -> Any:
-        """The answer of the first broker that gives one; None if none does."""
+    async def _ask_any_broker(self, request: Any) -> Any:
+        """The response of the first broker that sends one; None if none does."""
         for address in self._bootstrap:
             try:
-                async with asyncio.timeout(ANSWER_WITHIN_S):
+                async with asyncio.timeout(RESPONSE_WITHIN_S):
                     return await (await self._connection(address)).request(request)
             except (Disconnected, TimeoutError):
                 self._drop(address)
         return None
 
     async def _connection(self, address: tuple[str, int]) -> ClientConnection:
-        known = self._connections.get(address)
-        if known is not None and known.is_open:
-            return known
+        opened = self._connections.get(address)
+        if opened is not None and opened.is_open:
+            return opened
         connection = ClientConnection(client_id="insync")
         await self._network.connect(*address, connection)
         self._connections[address] = connection

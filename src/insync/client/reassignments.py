@@ -1,4 +1,4 @@
-"""Starting and cancelling reassignments, and which cluster it is that they happen in."""
+"""Starting and cancelling reassignments, and the id of the cluster."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from insync.wire.apis import Api
 
 
 class NoClusterId(Refusal):
-    """The brokers are too old to say which cluster they are."""
+    """The brokers are too old to have a cluster id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of asking to move or cancel: an error for each partition that was refused."""
+    """The result of starting or cancelling moves: an error for each partition that was refused."""
 
     refused: Mapping[TopicPartition, Refused]
-    lease: str | None = None  # of the throttle that goes with them, where brokers have such
+    lease: str | None = None  # of their throttle, on brokers that have leases
 
     @property
     def is_done(self) -> bool:
@@ -36,11 +36,11 @@ class Outcome:
 
 async def cluster_id(admin: Admin) -> str:
     connections = admin.connections
-    answer = await connections.operation(lambda: connections.metadata([]))
-    found: str | None = getattr(answer, "cluster_id", None)
-    if found is None:
-        raise NoClusterId("these brokers tell no cluster id; Kafka 0.10.1 and later do")
-    return found
+    response = await connections.operation(lambda: connections.metadata([]))
+    identity: str | None = getattr(response, "cluster_id", None)
+    if identity is None:
+        raise NoClusterId("these brokers have no cluster id; Kafka 0.10.1 and later do")
+    return identity
 
 
 async def alter(
@@ -49,7 +49,7 @@ async def alter(
     *,
     timeout_ms: int,
 ) -> Outcome:
-    """Move each partition to its target, or cancel its move where there is none."""
+    """Move each partition to its target, or cancel its move if the target is None."""
     connections = admin.connections
     values = {
         "timeout": timedelta(milliseconds=timeout_ms),
@@ -67,22 +67,22 @@ async def alter(
     }
 
     async def attempt() -> Any:
-        answer = await connections.ask_controller(Api.ALTER_PARTITION_REASSIGNMENTS, values)
-        if answer.error_code is not ErrorCode.none:
-            raise Refused(answer.error_code, answer.error_message or "the reassignment")
-        results = [each for topic in answer.responses for each in topic.partitions]
+        response = await connections.ask_controller(Api.ALTER_PARTITION_REASSIGNMENTS, values)
+        if response.error_code is not ErrorCode.none:
+            raise Refused(response.error_code, response.error_message or "the reassignment")
+        results = [each for topic in response.responses for each in topic.partitions]
         if results and all(each.error_code is ErrorCode.request_timed_out for each in results):
-            # Whoever keeps the metadata was out of reach, for all of them.
+            # The controller could not reach the metadata, for any of them.
             raise Refused(results[0].error_code, results[0].error_message or "the reassignment")
-        return answer
+        return response
 
-    answer = await connections.operation(attempt)
+    response = await connections.operation(attempt)
     return Outcome(
         refused={
             (topic.name, each.partition_index): Refused(
                 each.error_code, each.error_message or f"{topic.name}-{each.partition_index}"
             )
-            for topic in answer.responses
+            for topic in response.responses
             for each in topic.partitions
             if each.error_code is not ErrorCode.none
         }
@@ -90,7 +90,7 @@ async def alter(
 
 
 async def offers_leases(admin: Admin) -> bool:
-    """Whether a throttle can be given together with its moves, and ends with them."""
+    """Whether brokers start moves with a throttle that ends with them."""
     connections = admin.connections
     return await connections.operation(lambda: connections.offers(Api.START_MOVES))
 
@@ -103,7 +103,7 @@ async def start_with_throttle(
     is_additional: bool,
     timeout_ms: int,
 ) -> Outcome:
-    """Moves and their throttle in one step; refused is refused as a whole."""
+    """Start moves and their throttle in one step, all or nothing."""
     request = wire.StartMoves(
         partitions=tuple(
             wire.Move(topic, number, targets[topic, number]) for topic, number in sorted(targets)
@@ -118,7 +118,7 @@ async def start_with_throttle(
 async def preserve_throttle(
     admin: Admin, cancelled: Iterable[TopicPartition], *, timeout_ms: int
 ) -> Outcome:
-    """Cancel these moves, if any, and give up the lease: what it has set stays set."""
+    """Cancel these moves, if any, and delete the lease: its throttle stays set."""
     request = wire.StartMoves(
         partitions=tuple(wire.Move(topic, number) for topic, number in sorted(cancelled)),
         throttle_bytes_per_s=wire.PRESERVE_THROTTLE,

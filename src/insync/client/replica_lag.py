@@ -1,13 +1,13 @@
-"""How far every follower of a cluster is behind, ours or Apache Kafka's, look by look.
+"""The lag of every follower of a cluster, Insync's or Apache Kafka's, measured repeatedly.
 
-Our leaders are asked what they know (`wire.describe_replicas`); that is exact. Elsewhere each
-replica's broker is asked where its own log ends (ListOffsets as replica -2, which followers answer
-too) and how large it is (DescribeLogDirs, if offered). Lag as time is then an estimate: how long
-ago the leader's end, as sampled at each look, was where the follower's end is now; behind all
-samples it is at least as long as we have been looking.
+Insync's leaders report what they know (`wire.describe_replicas`), which is exact. On Apache Kafka
+each replica's broker reports its log end offset (ListOffsets as replica -2, which followers answer
+too) and its size (DescribeLogDirs, if offered). Lag as time is then an estimate: how long ago the
+leader's log end offset, as sampled by each report, was the follower's current one. If the follower
+is behind all samples, its lag is at least the time since the first sample.
 
-Whether a follower catches up or falls back is seen between looks, on either kind.
-A broker that does not answer costs its own rows only; the report says which.
+Two reports together show whether a follower catches up or falls back, on either kind.
+If a broker does not respond, only its own rows are missing; the report says which.
 """
 
 from __future__ import annotations
@@ -20,24 +20,32 @@ from typing import Final, TypeVar
 from insync.client import log_sizes
 from insync.client.admin import Partition, Topic, TopicPartition
 from insync.client.admin_connections import Connections
-from insync.client.each_broker import of_each_broker
+from insync.client.each_broker import ask_each_broker
 from insync.rules.values import BrokerId, PartitionId
 from insync.wire import describe_replicas as wire
 from insync.wire.apis import Api
-from insync.wire.describe_replicas import NO_BAR, NONE, Bar, Flag, FollowerSeen, PartitionSeen
+from insync.wire.describe_replicas import (
+    NO_OBSTACLES,
+    NONE,
+    Flag,
+    FollowerSeen,
+    Obstacles,
+    OfflineSeen,
+    PartitionSeen,
+)
 
 T = TypeVar("T")
 
 SAMPLES_MAX: Final = 600
 BROKER_WITHIN_MS: Final = 2_000
-"""A broker that takes longer for this is not shown: one stopped broker must not hide the rest."""
+"""A broker that takes longer is not shown: one stopped broker must not delay the rest."""
 SILENT_WITHIN_MS: Final = 200
-"""The same for one that did not answer when it was asked last."""
+"""The same for a broker that did not respond the last time."""
 
 TREND_MS: Final = 10_000
-"""Followers fetch a lot at a time, or wait for their throttle: one look to the next says little."""
+"""Followers fetch in large steps, or wait for their throttle: two successive reports say little."""
 
-Place = tuple[str, int, int]  # topic, partition, follower
+FollowerKey = tuple[str, int, int]  # topic, partition, follower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +62,7 @@ class FollowerRow:
     lag_is_at_least: bool = False
     messages: int | None = None
     bytes: int | None = None
-    catches_up_in_ms: int | None = None  # at its pace over the latest looks
+    catches_up_in_ms: int | None = None  # at its rate over the latest reports
     falls_back: bool = False
     leaves_in_ms: int | None = None
     silent_ms: int | None = None
@@ -66,105 +74,114 @@ class FollowerRow:
     is_held: bool = False
     is_changing: bool = False
     is_throttled: bool = False
-    obstacles: Bar = NO_BAR
-    problem: str | None = None  # why nothing more is known
+    obstacles: Obstacles = NO_OBSTACLES
+    problem: str | None = None  # why the lag is unknown
+    offline: OfflineSeen | None = None  # its log failed or is damaged
 
     @property
-    def place(self) -> Place:
+    def key(self) -> FollowerKey:
         return self.topic, self.partition, self.follower
 
     @property
-    def is_level(self) -> bool:
+    def is_caught_up(self) -> bool:
         return self.messages == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One look at a cluster."""
+    """The followers of a cluster at one moment."""
 
     is_exact: bool
     rows: tuple[FollowerRow, ...]
-    problems: tuple[str, ...]  # brokers that did not answer; not empty: the rows are not all known
+    problems: tuple[str, ...]  # brokers that did not respond; if any, rows may be incomplete
+    offline: Mapping[FollowerKey, OfflineSeen] = field(default_factory=dict)  # also of leaders
 
 
 @dataclass(slots=True)
-class _Ends:
-    """The ends of one leader's log, as sampled: (when, end), the latest last."""
+class _LeaderEnds:
+    """Samples of a leader's log end offset: (time, offset), the latest last."""
 
     samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
 
     def add(self, at_ms: int, end: int) -> None:
         if self.samples and end < self.samples[-1][1]:
-            self.samples.clear()  # cut, or made anew: the past is of another log
+            self.samples.clear()  # truncated, or a new topic: the samples are of another log
         self.samples.append((at_ms, end))
 
     def age_ms(self, end: int, *, now_ms: int) -> tuple[int, bool]:
-        """How long ago the leader's end was here, and whether that is only the least it can be."""
+        """How long ago the leader's log ended at `end`, and whether that is only a minimum."""
         later_ms, later_end = now_ms, self.samples[-1][1]
         for at_ms, leader_end in reversed(self.samples):
             if leader_end <= end:
                 grown = later_end - leader_end
-                part = (end - leader_end) / grown if grown else 1.0
-                return round(now_ms - (at_ms + part * (later_ms - at_ms))), False
+                fraction = (end - leader_end) / grown if grown else 1.0
+                return round(now_ms - (at_ms + fraction * (later_ms - at_ms))), False
             later_ms, later_end = at_ms, leader_end
         return now_ms - self.samples[0][0], True
 
 
 class ReplicaLag:
-    """Looks at a cluster again and again, and remembers enough to tell how things move."""
+    """Reports the lag of followers, with trends from earlier reports."""
 
     def __init__(
         self,
         connections: Connections,
         *,
         clock_ms: Callable[[], int],
-        is_wanted: Callable[[str], bool] = lambda _name: True,
+        is_included: Callable[[str], bool] = lambda _name: True,
     ) -> None:
         self._connections = connections
         self._clock_ms = clock_ms
-        self._is_wanted = is_wanted
-        self._ends: dict[TopicPartition, _Ends] = {}
-        self._silent: frozenset[int] = frozenset()  # did not answer the last time
-        self._before: dict[Place, deque[tuple[int, int]]] = {}  # when, and messages behind
+        self._is_included = is_included
+        self._ends: dict[TopicPartition, _LeaderEnds] = {}
+        self._silent: frozenset[int] = frozenset()  # did not respond the last time
+        # Time, and messages behind.
+        self._lag_samples: dict[FollowerKey, deque[tuple[int, int]]] = {}
 
-    async def look(self, topics: Sequence[Topic]) -> Report:
-        """These topics' followers, as things stand now; `topics` is fresh from Metadata."""
-        wanted = [topic for topic in topics if self._is_wanted(topic.name)]
+    async def measure(self, topics: Sequence[Topic]) -> Report:
+        """The lag of these topics' followers now; `topics` was read from Metadata just now."""
+        included = [topic for topic in topics if self._is_included(topic.name)]
         problems: dict[int, str] = {}
         offers = await self._of_each_broker(
             self._connections.brokers,
             lambda broker: self._connections.broker_offers(broker, Api.DESCRIBE_REPLICAS),
             problems,
         )
-        ours = [broker for broker, is_ours in offers.items() if is_ours]
-        if ours:
-            rows = await self._exact(wanted, ours, problems)
+        exact = [broker for broker, offers_it in offers.items() if offers_it]
+        offline: dict[FollowerKey, OfflineSeen] = {}
+        if exact:
+            rows = await self._exact_rows(included, exact, problems, offline)
         else:
-            rows = await self._estimated(wanted, offers, problems)
+            rows = await self._estimated_rows(included, offers, problems)
         self._silent = frozenset(problems)
         return Report(
-            is_exact=bool(ours),
+            is_exact=bool(exact),
             rows=tuple(self._with_trend(row) for row in rows),
             problems=tuple(f"broker {broker}: {problems[broker]}" for broker in sorted(problems)),
+            offline=offline,
         )
 
     async def _of_each_broker(
         self,
         brokers: Iterable[int],
-        question: Callable[[int], Awaitable[T]],
+        request: Callable[[int], Awaitable[T]],
         problems: dict[int, str],
     ) -> dict[int, T]:
-        """What each broker answers; why the others do not is added to `problems`."""
+        """The result of each broker; for each that failed, `problems` gets the reason."""
 
         def within_ms(broker: int) -> int:
             return SILENT_WITHIN_MS if broker in self._silent else BROKER_WITHIN_MS
 
-        return await of_each_broker(brokers, question, problems, within_ms=within_ms)
+        return await ask_each_broker(brokers, request, problems, within_ms=within_ms)
 
-    # From leaders that tell.
+    # From Insync's leaders.
 
-    async def _exact(
-        self, topics: Sequence[Topic], brokers: Iterable[int], problems: dict[int, str]
+    async def _exact_rows(
+        self,
+        topics: Sequence[Topic],
+        brokers: Iterable[int],
+        problems: dict[int, str],
+        offline: dict[FollowerKey, OfflineSeen],
     ) -> list[FollowerRow]:
         body = wire.write_request(sorted(topic.name for topic in topics))
 
@@ -174,78 +191,83 @@ class ReplicaLag:
             )
             return wire.read_response(frame, at)
 
-        answers = await self._of_each_broker(brokers, ask, problems)
-        seen: dict[TopicPartition, tuple[int, PartitionSeen]] = {}
-        for broker, answer in answers.items():
-            for led in answer.partitions:
+        responses = await self._of_each_broker(brokers, ask, problems)
+        by_partition: dict[TopicPartition, tuple[int, PartitionSeen]] = {}
+        for broker, response in responses.items():
+            offline |= {(seen.topic, seen.partition, broker): seen for seen in response.offline}
+            for led in response.partitions:
                 key = led.topic, led.partition
-                if key not in seen or seen[key][1].leader_epoch < led.leader_epoch:
-                    seen[key] = broker, led
+                if key not in by_partition or by_partition[key][1].leader_epoch < led.leader_epoch:
+                    by_partition[key] = broker, led
         rows = []
         for topic in topics:
-            for part in topic.partitions:
-                known = seen.get((topic.name, part.number))
-                if known is None:
-                    rows += _unknown(topic.name, part, problems)
+            for partition in topic.partitions:
+                led_by = by_partition.get((topic.name, partition.number))
+                if led_by is None:
+                    rows += _unknown(topic.name, partition, problems)
                 else:
-                    rows += [_exact_row(*known, follower) for follower in known[1].followers]
-        return rows
+                    rows += [_exact_row(*led_by, follower) for follower in led_by[1].followers]
+        return [replace(row, offline=offline.get(row.key)) for row in rows]
 
-    # From anybody's logs.
+    # From the logs of any brokers.
 
-    async def _estimated(
+    async def _estimated_rows(
         self, topics: Sequence[Topic], brokers: Iterable[int], problems: dict[int, str]
     ) -> list[FollowerRow]:
         async def ask(broker: int) -> dict[TopicPartition, tuple[int, int | None]]:
-            return await self._ends_and_sizes(broker, topics)
+            return await self._read_logs(broker, topics)
 
-        answers = await self._of_each_broker(brokers, ask, problems)
+        responses = await self._of_each_broker(brokers, ask, problems)
         now_ms = self._clock_ms()
         rows = []
         for topic in topics:
-            for part in topic.partitions:
-                key = topic.name, part.number
-                leader = part.leader
-                known = {
-                    broker: answers[broker][key] for broker in answers if key in answers[broker]
+            for partition in topic.partitions:
+                key = topic.name, partition.number
+                leader = partition.leader
+                logs = {
+                    broker: responses[broker][key]
+                    for broker in responses
+                    if key in responses[broker]
                 }
-                if leader is None or leader not in known:
-                    rows += _unknown(topic.name, part, problems)
+                if leader is None or leader not in logs:
+                    rows += _unknown(topic.name, partition, problems)
                     continue
-                ends = self._ends.setdefault(key, _Ends())
-                ends.add(now_ms, known[leader][0])
-                for follower in part.replicas:
+                ends = self._ends.setdefault(key, _LeaderEnds())
+                ends.add(now_ms, logs[leader][0])
+                for follower in partition.replicas:
                     if follower != leader:
                         rows.append(
-                            _estimated_row(topic.name, part, follower, known, ends, now_ms=now_ms)
+                            _estimated_row(
+                                topic.name, partition, follower, logs, ends, now_ms=now_ms
+                            )
                         )
         return rows
 
-    async def _ends_and_sizes(
+    async def _read_logs(
         self, broker: int, topics: Sequence[Topic]
     ) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Where each log of this broker ends, and its bytes if the broker tells."""
-        here = [
-            (topic.name, PartitionId(part.number))
+        """The log end offset of each log of this broker, and its bytes if reported."""
+        hosted = [
+            (topic.name, PartitionId(partition.number))
             for topic in topics
-            for part in topic.partitions
-            if broker in part.replicas
+            for partition in topic.partitions
+            if broker in partition.replicas
         ]
-        found = await log_sizes.of_broker(self._connections, BrokerId(broker), here)
-        return {key: (log.end, log.size_bytes) for key, log in found.items() if log.end is not None}
+        logs = await log_sizes.of_broker(self._connections, BrokerId(broker), hosted)
+        return {key: (log.end, log.size_bytes) for key, log in logs.items() if log.end is not None}
 
-    # How things move.
+    # Trends.
 
     def _with_trend(self, row: FollowerRow) -> FollowerRow:
         if row.messages is None:
             return row
         now_ms = self._clock_ms()
-        looks = self._before.setdefault(row.place, deque(maxlen=SAMPLES_MAX))
-        while len(looks) > 1 and looks[0][0] < now_ms - TREND_MS:
-            looks.popleft()
-        first_ms, behind_then = looks[0] if looks else (now_ms, row.messages)
-        looks.append((now_ms, row.messages))
-        if row.is_level or now_ms == first_ms:
+        samples = self._lag_samples.setdefault(row.key, deque(maxlen=SAMPLES_MAX))
+        while len(samples) > 1 and samples[0][0] < now_ms - TREND_MS:
+            samples.popleft()
+        first_ms, behind_then = samples[0] if samples else (now_ms, row.messages)
+        samples.append((now_ms, row.messages))
+        if row.is_caught_up or now_ms == first_ms:
             return row
         caught_up = behind_then - row.messages
         if caught_up > 0:
@@ -254,40 +276,43 @@ class ReplicaLag:
         return replace(row, falls_back=caught_up < 0)
 
 
-def _unknown(topic: str, part: Partition, problems: Mapping[int, str]) -> list[FollowerRow]:
-    """All that is known of a partition whose leader did not tell is what Metadata says."""
-    if part.leader is None:
-        problem = "nobody leads it"
-    elif part.leader in problems:
-        problem = f"broker {part.leader} leads it and does not answer"
+def _unknown(topic: str, partition: Partition, problems: Mapping[int, str]) -> list[FollowerRow]:
+    """Rows of a partition whose leader did not respond, from Metadata only."""
+    if partition.leader is None:
+        problem = "it has no leader"
+    elif partition.leader in problems:
+        problem = f"broker {partition.leader} leads it and does not respond"
     else:
-        problem = "its leadership is moving"
+        problem = "its leader is changing"
     return [
-        FollowerRow(
-            topic=topic,
-            partition=part.number,
-            leader=part.leader,
-            follower=follower,
-            in_sync=follower in part.isr,
-            problem=problem,
-        )
-        for follower in part.replicas
-        if follower != part.leader
+        replace(_row_of_metadata(topic, partition, follower), problem=problem)
+        for follower in partition.replicas
+        if follower != partition.leader
     ]
 
 
-def _exact_row(leader: int, part: PartitionSeen, follower: FollowerSeen) -> FollowerRow:
-    is_known = follower.end != NONE
-    # In peace a follower asks again within one wait, and its request takes some time too.
-    is_silent = follower.silent_ms > 2 * part.fetch_wait_max_ms + 500
+def _row_of_metadata(topic: str, partition: Partition, follower: int) -> FollowerRow:
     return FollowerRow(
-        topic=part.topic,
-        partition=part.partition,
+        topic=topic,
+        partition=partition.number,
+        leader=partition.leader,
+        follower=follower,
+        in_sync=follower in partition.isr,
+    )
+
+
+def _exact_row(leader: int, partition: PartitionSeen, follower: FollowerSeen) -> FollowerRow:
+    is_known = follower.end != NONE
+    # An idle follower fetches again after one wait, and its request takes some time too.
+    is_silent = follower.silent_ms > 2 * partition.fetch_wait_max_ms + 500
+    return FollowerRow(
+        topic=partition.topic,
+        partition=partition.partition,
         leader=leader,
         follower=follower.broker,
         in_sync=Flag.MEMBER in follower.flags,
         lag_ms=_known(follower.lag_ms),
-        messages=max(0, part.end - follower.end) if is_known else None,
+        messages=max(0, partition.end - follower.end) if is_known else None,
         bytes=_known(follower.lag_bytes),
         leaves_in_ms=_known(follower.leaves_in_ms),
         silent_ms=_known(follower.silent_ms),
@@ -305,26 +330,19 @@ def _exact_row(leader: int, part: PartitionSeen, follower: FollowerSeen) -> Foll
 
 def _estimated_row(
     topic: str,
-    part: Partition,
+    partition: Partition,
     follower: int,
-    known: Mapping[int, tuple[int, int | None]],
-    ends: _Ends,
+    logs: Mapping[int, tuple[int, int | None]],
+    ends: _LeaderEnds,
     *,
     now_ms: int,
 ) -> FollowerRow:
-    row = FollowerRow(
-        topic=topic,
-        partition=part.number,
-        leader=part.leader,
-        follower=follower,
-        in_sync=follower in part.isr,
-        lag_is_estimated=True,
-    )
-    if follower not in known:
-        return replace(row, problem="its broker does not answer for it", is_registered=False)
-    assert part.leader is not None, "somebody leads"
-    (leader_end, leader_bytes), (end, size_bytes) = known[part.leader], known[follower]
-    messages = max(0, leader_end - end)  # the two were not asked at the same moment
+    row = replace(_row_of_metadata(topic, partition, follower), lag_is_estimated=True)
+    if follower not in logs:
+        return replace(row, problem="its broker does not report it", is_registered=False)
+    assert partition.leader is not None, "the caller checked it"
+    (leader_end, leader_bytes), (end, size_bytes) = logs[partition.leader], logs[follower]
+    messages = max(0, leader_end - end)  # the two were not read at the same moment
     if messages == 0:
         return replace(row, lag_ms=0, messages=0, bytes=0)
     lag_ms, is_at_least = ends.age_ms(end, now_ms=now_ms)

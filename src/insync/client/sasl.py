@@ -1,7 +1,7 @@
-"""Who one is, to a broker that asks: the mechanisms, from Kafka's properties.
+"""SASL mechanisms, from Kafka's properties.
 
-A mechanism is a conversation: a generator that yields what to send, is sent what came back, and
-returns when it is content.
+A mechanism is a conversation: a generator that yields what to send, is sent the response, and
+returns when authentication has succeeded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 NONCE_BYTES: Final = 24
 TOKEN_BYTES_MAX: Final = 1 << 20
 
-# By Kafka's names, except the first, which is ours: a token that one has at hand.
+# Kafka's names, except the first, which is Insync's: the token itself.
 TOKEN: Final = "sasl.oauthbearer.token"  # noqa: S105 - a name
 TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - a name
 JAAS: Final = "sasl.jaas.config"
@@ -42,28 +42,30 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Login:
-    """One mechanism; each way to begin is tried in turn, nearly always there is but one."""
+    """A mechanism, and its conversations to try in turn; nearly always only one."""
 
     mechanism: str
-    ways: tuple[Callable[[], Conversation], ...]
+    conversations: tuple[Callable[[], Conversation], ...]
 
 
-def login_from(given: Mapping[str, str]) -> Login:
-    mechanism = given.get(MECHANISM, "GSSAPI")
+def login_from(properties: Mapping[str, str]) -> Login:
+    mechanism = properties.get(MECHANISM, "GSSAPI")
     if mechanism not in MECHANISMS:
-        usual = "" if MECHANISM in given else ", Kafka's default"
-        raise BadSetting(f"{MECHANISM} is {mechanism}{usual}; insync knows {', '.join(MECHANISMS)}")
-    module = None if JAAS not in given else parse_jaas(given[JAAS])
+        default = "" if MECHANISM in properties else ", Kafka's default"
+        raise BadSetting(
+            f"{MECHANISM} is {mechanism}{default}; insync knows {', '.join(MECHANISMS)}"
+        )
+    module = None if JAAS not in properties else parse_jaas(properties[JAAS])
     if module is not None and module.name != _MODULES[mechanism]:
         raise BadSetting(
-            f"{JAAS} is for {module.name[:80]}; {MECHANISM}={mechanism} wants {_MODULES[mechanism]}"
+            f"{JAAS} is for {module.name[:80]}; {MECHANISM}={mechanism} needs {_MODULES[mechanism]}"
         )
     if mechanism == OAUTHBEARER:
-        token = _token_source(given, module)
-        return Login(mechanism=mechanism, ways=(lambda: bearer(token()),))
+        token = _token_source(properties, module)
+        return Login(mechanism=mechanism, conversations=(lambda: bearer(token()),))
     user, password = _option(module, "username"), _option(module, "password")
     if mechanism == PLAIN:
-        return Login(mechanism=mechanism, ways=(lambda: plain(user, password),))
+        return Login(mechanism=mechanism, conversations=(lambda: plain(user, password),))
     is_token = module is not None and module.options.get("tokenauth", "").lower() == "true"
     return _scram_login(mechanism, user, password, extensions=",tokenauth=true" * is_token)
 
@@ -90,7 +92,7 @@ def plain(user: str, password: str) -> Conversation:
 
 
 def _scram_login(mechanism: str, user: str, password: str, *, extensions: str) -> Login:
-    """Apache Kafka takes a password as it is, others prepare it as the RFC says.
+    """Apache Kafka uses a password as it is, others prepare it as in the RFC.
 
     For nearly every password that is the same.
     """
@@ -99,7 +101,7 @@ def _scram_login(mechanism: str, user: str, password: str, *, extensions: str) -
         prepared = saslprep(user), saslprep(password)
         forms += [prepared] * (prepared != forms[0] and all(prepared))
 
-    def way(name: str, secret: str) -> Callable[[], Conversation]:
+    def conversation(name: str, secret: str) -> Callable[[], Conversation]:
         return lambda: scram(
             mechanism,
             user=name,
@@ -108,7 +110,7 @@ def _scram_login(mechanism: str, user: str, password: str, *, extensions: str) -
             extensions=extensions,
         )
 
-    return Login(mechanism=mechanism, ways=tuple(way(*form) for form in forms))
+    return Login(mechanism=mechanism, conversations=tuple(conversation(*form) for form in forms))
 
 
 # OAUTHBEARER (RFC 7628).
@@ -117,36 +119,36 @@ def _scram_login(mechanism: str, user: str, password: str, *, extensions: str) -
 def bearer(token: str) -> Conversation:
     refusal = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     if refusal:
-        # The broker says what is wrong, and waits for this before it refuses.
+        # The broker sends the reason, and waits for this before it refuses.
         yield b"\x01"
         raise AuthenticationFailed(f"the broker refuses the token: {_status(refusal)}")
 
 
 def _status(refusal: bytes) -> str:
     with suppress(ValueError):
-        told = json.loads(refusal)
-        if isinstance(told, dict) and "status" in told:
-            return str(told["status"])[:200]
-    return "it does not say why"
+        details = json.loads(refusal)
+        if isinstance(details, dict) and "status" in details:
+            return str(details["status"])[:200]
+    return "no reason given"
 
 
-def _token_source(given: Mapping[str, str], module: LoginModule | None) -> Callable[[], str]:
-    """A file is read for each connection: whoever renews tokens writes it anew."""
-    inline = given.get(TOKEN) or (module.options.get("token") if module is not None else None)
+def _token_source(properties: Mapping[str, str], module: LoginModule | None) -> Callable[[], str]:
+    """A file is read for each connection, because tokens in it are renewed."""
+    inline = properties.get(TOKEN) or (module.options.get("token") if module is not None else None)
     if inline is not None:
         checked = _checked_token(inline, TOKEN)
         return lambda: checked
-    url = urlsplit(given.get(TOKEN_URL, ""))
+    url = urlsplit(properties.get(TOKEN_URL, ""))
     if url.scheme == "file":
         path = Path(unquote(url.path))
-        _token_in(path)  # refused at once
+        _token_in(path)  # check it now
         return lambda: _token_in(path)
     if url.scheme:
         raise BadSetting(
             f"{TOKEN_URL} is of {url.scheme}; insync fetches no tokens: "
             f"save one and give its file:// URL, or set {TOKEN}"
         )
-    raise BadSetting(f"{OAUTHBEARER} wants {TOKEN}, or {TOKEN_URL}=file:///PATH")
+    raise BadSetting(f"{OAUTHBEARER} needs {TOKEN}, or {TOKEN_URL}=file:///PATH")
 
 
 def _token_in(path: Path) -> str:

@@ -1,11 +1,11 @@
-"""SCRAM, the client's side (RFC 5802, RFC 7677): proves a password without telling it.
+"""SCRAM, the client's side (RFC 5802, RFC 7677): proves a password without sending it.
 
     client-first   n,,n=USER,r=NONCE
     server-first   r=NONCE+MORE,s=SALT,i=ITERATIONS
     client-final   c=biws,r=NONCE+MORE,p=PROOF
     server-final   v=SIGNATURE      or e=WHY
 
-The server proves itself too: whoever does not know the password cannot sign.
+The server proves itself too: only one that knows the password can sign.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PROHIBITED: Final = (
 
 
 class AuthenticationFailed(Refusal):
-    """The two sides do not believe each other; trying again does not mend it."""
+    """Authentication failed; another attempt would fail too."""
 
 
 class NotPreparable(Refusal):
@@ -56,7 +56,7 @@ def scram(
     nonce: str,
     extensions: str = "",
 ) -> Generator[bytes, bytes, None]:
-    """What to send, one after the other; returns once the server has proved itself.
+    """Yields what to send, message by message; returns once the server has proved itself.
 
     The password is taken as it is: Apache Kafka stores passwords without SASLprep, so whether to
     prepare one is the caller's choice.
@@ -81,7 +81,7 @@ def scram(
 
 
 def saslprep(text: str) -> str:
-    """RFC 4013, for a query: unassigned code points are let through."""
+    """RFC 4013, for a query: unassigned code points are allowed."""
     mapped = "".join(
         " " if stringprep.in_table_c12(each) else each
         for each in text
@@ -119,12 +119,12 @@ def _read_server_first(text: str, nonce: str) -> tuple[str, bytes, int]:
         raise AuthenticationFailed("the broker's first SCRAM message is malformed")
     full_nonce, salt, iterations = (part[2:] for part in parts[:3])
     if not full_nonce.startswith(nonce) or len(full_nonce) == len(nonce):
-        raise AuthenticationFailed("the broker's SCRAM nonce does not continue ours")
+        raise AuthenticationFailed("the broker's SCRAM nonce does not continue the client's")
     is_number = iterations.isascii() and iterations.isdecimal() and len(iterations) < 10  # noqa: PLR2004
     if not is_number or not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
         raise AuthenticationFailed(
             f"the broker asks for {iterations[:20]!r} SCRAM iterations; "
-            f"{ITERATIONS_MIN} to {ITERATIONS_MAX} are taken"
+            f"allowed are {ITERATIONS_MIN} to {ITERATIONS_MAX}"
         )
     return full_nonce, _decoded(salt), int(iterations)
 
@@ -139,9 +139,9 @@ def _check_server_final(text: str, expected: bytes) -> None:
 
 def _decoded(text: str) -> bytes:
     try:
-        found = base64.b64decode(text, validate=True)
+        decoded = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        found = b""
-    if not found:
+        decoded = b""
+    if not decoded:
         raise AuthenticationFailed("the broker's SCRAM message holds no proper base 64")
-    return found
+    return decoded

@@ -1,7 +1,7 @@
-"""Connections for administrators of clusters that ask for more than plaintext.
+"""Connections of admin clients to clusters with TLS or SASL.
 
-A connection is given away when it is encrypted and the broker knows who we are. What cannot be
-mended by trying again is a refusal at once: a wrong password tried on would lock its user out.
+`connect` returns when the connection is encrypted and authenticated. An error that is not
+retriable is raised at once: repeated attempts with a wrong password could lock its user out.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from insync.client.connection import ASKS_FOR_SASL, ClientConnection, Disconnect
 from insync.client.sasl import Conversation, Login
 from insync.client.scram import AuthenticationFailed
 from insync.client.sockets import connect, unreachable
-from insync.client.tls import WANTS_CERTIFICATE, Tls, tls_words
+from insync.client.tls import WANTS_CERTIFICATE, Tls, tls_error_text
 from insync.rules.refusals import Refusal
 from insync.wire import messages
 from insync.wire.any_version import build
-from insync.wire.apis import ASKED_OF_OTHERS, Api
+from insync.wire.apis import CLIENT_ONLY, Api
 
-# A session that the broker ends (KIP-368) is over for us a little earlier.
+# If the broker limits sessions (KIP-368), a connection is retired a little earlier.
 SESSION_USED: Final = 0.9
-LIFETIME_S_MAX: Final = 30 * 24 * 3_600.0  # longer is for good: nothing of ours runs as long
+LIFETIME_S_MAX: Final = 30 * 24 * 3_600.0  # a longer session needs no timer
 TRIAL: Final = "insync"
-ROUNDS_MAX: Final = 8  # no mechanism of ours has more than three
+ROUNDS_MAX: Final = 8  # no supported mechanism has more than three
 
 
 class Untrusted(Refusal):
-    """TLS cannot be had with this broker as things are set; trying again does not mend it."""
+    """TLS with this broker fails with these settings; another attempt would fail too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -47,44 +47,44 @@ class SecureSockets:
     def __init__(self, security: Security) -> None:
         self._tls = security.tls
         self._login = security.login
-        self._way: Callable[[], Conversation] | None = None
+        self._conversation: Callable[[], Conversation] | None = None
 
     async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
-        if self._login is not None and self._way is None:
-            self._way = await self._way_that_works(host, port, self._login)
-        return await self._connect(host, port, protocol, self._way)
+        if self._login is not None and self._conversation is None:
+            self._conversation = await self._find_conversation(host, port, self._login)
+        return await self._connect(host, port, protocol, self._conversation)
 
-    async def _way_that_works(
+    async def _find_conversation(
         self, host: str, port: int, login: Login
     ) -> Callable[[], Conversation]:
-        """The last needs no trial: it is tried by whoever wants the connection."""
-        for way in login.ways[:-1]:
+        """The first that authenticates, or else the last, which the caller tries."""
+        for conversation in login.conversations[:-1]:
             trial = ClientConnection(client_id=TRIAL)
             try:
-                await self._connect(host, port, trial, way)
+                await self._connect(host, port, trial, conversation)
             except AuthenticationFailed:
                 continue
             trial.close()
-            return way
-        return login.ways[-1]
+            return conversation
+        return login.conversations[-1]
 
     async def _connect(
         self,
         host: str,
         port: int,
         protocol: ClientConnection,
-        way: Callable[[], Conversation] | None,
+        conversation: Callable[[], Conversation] | None,
     ) -> asyncio.Transport:
         try:
             if self._tls is None:
                 transport = await connect(host, port, protocol)
             else:
                 transport = await _connect_tls(host, port, protocol, self._tls)
-            versions = await self._first_answer(host, port, protocol)
-            if self._login is None or way is None:
-                await _check_no_login_is_wanted(protocol)
+            versions = await self._read_versions(host, port, protocol)
+            if self._login is None or conversation is None:
+                await _check_no_login_is_needed(protocol)
             else:
-                await self._log_in(protocol, versions, self._login.mechanism, way)
+                await self._log_in(protocol, versions, self._login.mechanism, conversation)
         except BaseException as error:
             protocol.close()
             if isinstance(error, AuthenticationFailed):
@@ -92,27 +92,29 @@ class SecureSockets:
             raise
         return transport
 
-    async def _first_answer(
+    async def _read_versions(
         self, host: str, port: int, protocol: ClientConnection
     ) -> dict[int, range]:
-        """Which versions the broker offers.
+        """The versions that the broker offers.
 
-        Where TLS 1.3 refuses our certificate it does so after the handshake, and here.
+        With TLS 1.3 a broker that refuses this client's certificate does so here, after the
+        handshake.
         """
         try:
-            answer = await protocol.request(_api_versions())
+            response = await protocol.request(_api_versions())
         except Disconnected as gone:
             if self._tls is None:
                 raise
             has_own = self._tls.has_own_certificate
             if isinstance(protocol.ended_by, ssl.SSLError):
-                words = tls_words(protocol.ended_by, has_own_certificate=has_own)
-                raise Untrusted(f"{host}:{port}: {words}") from None
+                text = tls_error_text(protocol.ended_by, has_own_certificate=has_own)
+                raise Untrusted(f"{host}:{port}: {text}") from None
             if has_own:
                 raise
             raise Disconnected(f"{gone}; {WANTS_CERTIFICATE}") from None
         return {
-            each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys
+            each.api_key: range(each.min_version, each.max_version + 1)
+            for each in response.api_keys
         }
 
     async def _log_in(
@@ -120,34 +122,34 @@ class SecureSockets:
         protocol: ClientConnection,
         offered: Mapping[int, range],
         mechanism: str,
-        way: Callable[[], Conversation],
+        conversation: Callable[[], Conversation],
     ) -> None:
         if Api.SASL_HANDSHAKE not in offered:
             raise AuthenticationFailed(f"the broker offers no SASL; {self._without_sasl}")
         versions = [
             version
             for version in offered.get(Api.SASL_AUTHENTICATE, ())
-            if version in ASKED_OF_OTHERS[Api.SASL_AUTHENTICATE]
+            if version in CLIENT_ONLY[Api.SASL_AUTHENTICATE]
         ]
         if not versions:
             raise AuthenticationFailed("the broker is too old: it does not offer SaslAuthenticate")
-        await self._shake_hands(protocol, mechanism)
-        _retire_before_expiry(protocol, await _converse(protocol, versions[-1], way()))
+        await self._send_handshake(protocol, mechanism)
+        _retire_before_expiry(protocol, await _converse(protocol, versions[-1], conversation()))
 
-    async def _shake_hands(self, protocol: ClientConnection, mechanism: str) -> None:
-        answer = await protocol.request(
+    async def _send_handshake(self, protocol: ClientConnection, mechanism: str) -> None:
+        response = await protocol.request(
             build(messages.request_type(Api.SASL_HANDSHAKE, 1), {"mechanism": mechanism})
         )
-        if answer.error_code is ErrorCode.none:
+        if response.error_code is ErrorCode.none:
             return
-        if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
-            offered = ", ".join(sorted(answer.mechanisms)) or "none"
+        if response.error_code is ErrorCode.unsupported_sasl_mechanism:
+            offered = ", ".join(sorted(response.mechanisms)) or "none"
             raise AuthenticationFailed(
-                f"the broker does not take {mechanism}; it offers {offered} (sasl.mechanism)"
+                f"the broker does not support {mechanism}; it offers {offered} (sasl.mechanism)"
             )
-        if answer.error_code is ErrorCode.illegal_sasl_state:
+        if response.error_code is ErrorCode.illegal_sasl_state:
             raise AuthenticationFailed(f"this listener does not use SASL; {self._without_sasl}")
-        raise AuthenticationFailed(f"the broker refuses SASL ({answer.error_code.name.upper()})")
+        raise AuthenticationFailed(f"the broker refuses SASL ({response.error_code.name.upper()})")
 
     @property
     def _without_sasl(self) -> str:
@@ -155,12 +157,12 @@ class SecureSockets:
 
 
 def _api_versions() -> Any:
-    """In the version that every broker takes."""
+    """In the version that every broker supports."""
     return messages.request_type(Api.API_VERSIONS, 0)()
 
 
-async def _check_no_login_is_wanted(protocol: ClientConnection) -> None:
-    """Of somebody who has not logged in Apache Kafka takes this request once, and not again."""
+async def _check_no_login_is_needed(protocol: ClientConnection) -> None:
+    """Before a login, Apache Kafka accepts this request once, and disconnects at the second."""
     try:
         await protocol.request(_api_versions())
     except Disconnected as gone:
@@ -172,45 +174,47 @@ async def _connect_tls(
 ) -> asyncio.Transport:
     loop = asyncio.get_running_loop()
 
-    def words(error: Exception) -> str:
-        return f"{host}:{port}: {tls_words(error, has_own_certificate=tls.has_own_certificate)}"
+    def error_text(error: Exception) -> str:
+        return (
+            f"{host}:{port}: {tls_error_text(error, has_own_certificate=tls.has_own_certificate)}"
+        )
 
     try:
         transport, _ = await loop.create_connection(
             lambda: protocol, host, port, ssl=tls.context, server_hostname=host
         )
     except (ssl.SSLError, ssl.CertificateError) as error:
-        raise Untrusted(words(error)) from None
+        raise Untrusted(error_text(error)) from None
     except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
-        raise Disconnected(words(error)) from None
+        raise Disconnected(error_text(error)) from None
     except (OSError, UnicodeError) as error:
         raise unreachable(host, port, error) from None
     return transport
 
 
 async def _converse(protocol: ClientConnection, version: int, conversation: Conversation) -> float:
-    """Talk until both sides are content; for how many seconds that counts (0: for good)."""
+    """Authenticate; returns for how many seconds the session lasts (0: without a limit)."""
     token = next(conversation)
     for _ in range(ROUNDS_MAX):
-        answer = await protocol.request(
+        response = await protocol.request(
             build(messages.request_type(Api.SASL_AUTHENTICATE, version), {"auth_bytes": token})
         )
-        if answer.error_code is not ErrorCode.none:
-            why = answer.error_message or "the broker does not say why"
-            raise AuthenticationFailed(f"{why} ({answer.error_code.name.upper()})")
+        if response.error_code is not ErrorCode.none:
+            why = response.error_message or "the broker gives no reason"
+            raise AuthenticationFailed(f"{why} ({response.error_code.name.upper()})")
         try:
-            token = conversation.send(answer.auth_bytes)
+            token = conversation.send(response.auth_bytes)
         except StopIteration:
-            return _lifetime_s(answer)
-    raise AuthenticationFailed("the broker does not come to an end")
+            return _lifetime_s(response)
+    raise AuthenticationFailed("the broker does not end the SASL exchange")
 
 
-def _lifetime_s(answer: Any) -> float:
-    lifetime = getattr(answer, "session_lifetime", None)  # from version 1 on
+def _lifetime_s(response: Any) -> float:
+    lifetime = getattr(response, "session_lifetime", None)  # from version 1 on
     return 0.0 if lifetime is None else max(0.0, float(lifetime.total_seconds()))
 
 
 def _retire_before_expiry(protocol: ClientConnection, lifetime_s: float) -> None:
-    """The next question then opens another connection, and logs in anew."""
+    """The next request then opens another connection, and logs in again."""
     if 0 < lifetime_s < LIFETIME_S_MAX:
         asyncio.get_running_loop().call_later(SESSION_USED * lifetime_s, protocol.retire)

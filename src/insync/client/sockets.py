@@ -1,4 +1,4 @@
-"""Connections over this machine's sockets, and the first question one asks a cluster."""
+"""Connections over this machine's sockets, and waiting for the brokers of a new cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
 
 from insync.client.connection import ClientConnection, Disconnected
 
-ASK_AGAIN_AFTER_S = 0.01
+RETRY_AFTER_S = 0.01
 
 
 async def connect(host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
@@ -27,15 +27,15 @@ def unreachable(host: str, port: int, error: OSError | UnicodeError) -> Disconne
 
 
 def _reason(error: OSError | UnicodeError) -> str:
-    """What the system says: asyncio puts its own words and the address in place of it."""
+    """The system's message, without what asyncio adds to it."""
     if isinstance(error, UnicodeError):
-        return "no host can have this name"  # a label that is empty or too long
+        return "no host can have this name"  # one of its parts is empty or too long
     number = error.errno or 0  # below 0: a name that was not found
     return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 class Sockets:
-    """This machine's network, where one is asked for."""
+    """This machine's network, as a `Network`."""
 
     async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
         return await connect(host, port, protocol)
@@ -47,19 +47,19 @@ async def brokers_known_to(host: str, port: int) -> set[int]:
     await connect(host, port, connection)
     try:
         request = DescribeClusterRequest(include_cluster_authorized_operations=False)
-        answer = await connection.request(request)
+        response = await connection.request(request)
     finally:
         connection.close()
-    return {broker.broker_id for broker in answer.brokers}
+    return {broker.broker_id for broker in response.brokers}
 
 
-def await_acquaintance(host: str, ports: Sequence[int], *, within_s: float) -> None:
-    """Wait until every broker of a new cluster knows all of them: clients ask any of them."""
+def wait_until_brokers_know_each_other(host: str, ports: Sequence[int], *, within_s: float) -> None:
+    """Wait until every broker of a new cluster knows all of them: clients may use any of them."""
 
     async def all_know_all() -> None:
         for port in ports:
             while len(await brokers_known_to(host, port)) < len(ports):
-                await asyncio.sleep(ASK_AGAIN_AFTER_S)
+                await asyncio.sleep(RETRY_AFTER_S)
 
     async def in_time() -> None:
         async with asyncio.timeout(within_s):
@@ -68,4 +68,4 @@ def await_acquaintance(host: str, ports: Sequence[int], *, within_s: float) -> N
     try:
         asyncio.run(in_time())
     except TimeoutError:
-        raise Disconnected(f"the brokers did not find each other within {within_s} s") from None
+        raise Disconnected(f"the brokers did not see each other within {within_s} s") from None

@@ -1,4 +1,4 @@
-"""Several ways to the same end, begun one after the other: the first that gets there counts."""
+"""Several attempts, started one after the other: the first that succeeds counts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class AllFailed(Exception):
 
 
 async def first_of(
-    ways: Sequence[Callable[[], Coroutine[Any, Any, T]]],
+    attempts: Sequence[Callable[[], Coroutine[Any, Any, T]]],
     *,
-    hurry_s: float,
+    stagger_s: float,
     is_final: Callable[[BaseException], bool],
 ) -> T:
-    """Each begins when one before it has failed, or `hurry_s` after the last has begun.
+    """Each starts when one before it has failed, or `stagger_s` after the last has started.
 
-    After a failure that is final no other way is begun; those under way may still get there.
+    After a final failure no other attempt starts; running ones may still succeed.
     """
-    left = list(ways)
-    under_way: set[asyncio.Task[T]] = set()
+    left = list(attempts)
+    running: set[asyncio.Task[T]] = set()
     reasons: list[BaseException] = []
     try:
-        while left or under_way:
+        while left or running:
             if left:
-                under_way.add(asyncio.create_task(left.pop(0)()))
-            done, under_way = await asyncio.wait(
-                under_way,
-                timeout=hurry_s if left else None,
+                running.add(asyncio.create_task(left.pop(0)()))
+            done, running = await asyncio.wait(
+                running,
+                timeout=stagger_s if left else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             failed = {task: reason for task in done if (reason := task.exception()) is not None}
@@ -44,7 +44,7 @@ async def first_of(
             if any(is_final(reason) for reason in failed.values()):
                 left.clear()
     finally:
-        for task in under_way:
+        for task in running:
             if not task.cancel() and not task.cancelled():
-                task.exception()  # seen, though nobody waits for it any more
+                task.exception()  # retrieved, so that asyncio does not report it
     raise AllFailed(reasons)

@@ -1,4 +1,4 @@
-"""Holding the throttle of a broker that fills itself anew, on brokers that end it without us."""
+"""Holding the throttle of a broker that is rebuilding its replicas, which ends by itself."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from insync.wire.apis import Api
 
 
 async def are_offered(admin: Admin) -> bool:
-    """Whether these brokers end a throttle that nobody renews."""
+    """Whether these brokers end a throttle that is not renewed."""
     connections = admin.connections
     return await connections.operation(lambda: connections.offers(Api.HOLD_THROTTLE))
 
 
 async def hold(admin: Admin, broker: BrokerId, *, holder: str, bytes_per_s: int) -> int:
-    """Take the throttle, or renew it; for how many milliseconds it lasts."""
+    """Hold the throttle, or renew it; returns for how many milliseconds it lasts."""
     return await _ask(admin, wire.HoldThrottle(broker, holder, bytes_per_s))
 
 
-async def let_go(admin: Admin, broker: BrokerId, *, holder: str) -> None:
-    """It is gone when this returns, also if it was gone before."""
+async def release(admin: Admin, broker: BrokerId, *, holder: str) -> None:
+    """The throttle is removed when this returns; no error if it was removed before."""
     await _ask(admin, wire.HoldThrottle(broker, holder))
 
 
 async def is_any_held(admin: Admin) -> bool:
-    """Whether somebody's throttle lasts now, which is nobody else's to remove."""
+    """Whether a tool holds a throttle now, which no other tool may remove."""
     if not await are_offered(admin):
         return False
-    return await _ask(admin, wire.HoldThrottle(0, "nobody")) > 0
+    return await _ask(admin, wire.HoldThrottle(0, "none")) > 0
 
 
 async def _ask(admin: Admin, request: wire.HoldThrottle) -> int:

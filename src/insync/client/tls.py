@@ -1,7 +1,7 @@
-"""TLS from Kafka's `ssl.*` properties, and what goes wrong with it in plain words.
+"""TLS from Kafka's `ssl.*` properties, and messages for its errors.
 
-Python reads PEM alone, as Kafka does since 2.7 (KIP-651); Java's own formats are refused with the
-commands that turn them into it.
+Python reads only PEM, which Kafka supports since 2.7 (KIP-651). Java's own formats are refused,
+with the commands that convert them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from insync.client.small_files import read_small_file
 from insync.rules.refusals import BadSetting
 
 PEM_BYTES_MAX: Final = 4 << 20
@@ -40,7 +41,7 @@ _DER: Final = b"\x30"  # PKCS12 is DER
 _BEGIN: Final = b"-----BEGIN "
 _ENCRYPTED: Final = b"ENCRYPTED"
 
-# OpenSSL's X509_V_ERR_...: nobody we trust signed it.
+# OpenSSL's X509_V_ERR_...: not signed by a trusted certificate.
 _UNTRUSTED: Final = frozenset({2, 18, 19, 20, 21, 24})
 _EXPIRED: Final = 10
 _NOT_YET_VALID: Final = 9
@@ -52,23 +53,23 @@ class Tls:
     has_own_certificate: bool
 
 
-def tls_from(given: Mapping[str, str]) -> Tls:
-    """Trusts whom the system trusts unless told otherwise, and checks names unless told not to."""
+def tls_from(properties: Mapping[str, str]) -> Tls:
+    """By default trusts the system's certificates, and checks host names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = _checks_names(given)
-    _limit_versions(context, given.get(ENABLED, ""))
-    trusted = _pem(given, "truststore", CERTIFICATES)
+    context.check_hostname = _checks_names(properties)
+    _limit_versions(context, properties.get(ENABLED, ""))
+    trusted = _pem(properties, "truststore", CERTIFICATES)
     if trusted is None:
         context.load_default_certs()
     else:
         _trust(context, *trusted)
-    has_own = _show_own(context, given)
+    has_own = _load_own_certificate(context, properties)
     return Tls(context=context, has_own_certificate=has_own)
 
 
-def _checks_names(given: Mapping[str, str]) -> bool:
-    algorithm = given.get(IDENTIFICATION, "https")
+def _checks_names(properties: Mapping[str, str]) -> bool:
+    algorithm = properties.get(IDENTIFICATION, "https")
     if algorithm.lower() not in ("https", ""):
         raise BadSetting(
             f"{IDENTIFICATION} is {algorithm!r}; write https, or nothing to check no names"
@@ -77,74 +78,76 @@ def _checks_names(given: Mapping[str, str]) -> bool:
 
 
 def _limit_versions(context: ssl.SSLContext, text: str) -> None:
-    wanted = [each.strip() for each in text.split(",") if each.strip()]
-    unknown = [each for each in wanted if each not in VERSIONS]
+    versions_named = [each.strip() for each in text.split(",") if each.strip()]
+    unknown = [each for each in versions_named if each not in VERSIONS]
     if unknown:
         raise BadSetting(f"{ENABLED}: {unknown[0]!r} is not one of {', '.join(VERSIONS)}")
-    if wanted:
-        versions = sorted(VERSIONS[each] for each in wanted)
+    if versions_named:
+        versions = sorted(VERSIONS[each] for each in versions_named)
         context.minimum_version, context.maximum_version = versions[0], versions[-1]
 
 
-# Whom we trust, and who we are.
+# Trusted certificates, and the client's own.
 
 
-def _trust(context: ssl.SSLContext, content: bytes, where: str) -> None:
+def _trust(context: ssl.SSLContext, content: bytes, source: str) -> None:
     try:
-        # Beside the certificates there may be words, as keytool writes them.
+        # There may be text between the certificates, as keytool writes it.
         context.load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except ssl.SSLError as error:
-        raise BadSetting(f"{where}: no certificate can be read from it ({_said(error)})") from None
-    # As Java has it: who is in the store is trusted, whoever signed for it.
+        raise BadSetting(
+            f"{source}: no certificate can be read from it ({_openssl_reason(error)})"
+        ) from None
+    # As in Java: a certificate in the store is trusted, whatever signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
-def _show_own(context: ssl.SSLContext, given: Mapping[str, str]) -> bool:
-    chain = _pem(given, "keystore", CHAIN)
+def _load_own_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> bool:
+    chain = _pem(properties, "keystore", CHAIN)
     if chain is None:
-        if KEY in given:
-            raise BadSetting(f"{KEY} is there and {CHAIN} is not")
+        if KEY in properties:
+            raise BadSetting(f"{KEY} is set and {CHAIN} is not")
         return False
-    content, where = chain
-    if CHAIN in given:
-        if KEY not in given:
-            raise BadSetting(f"{CHAIN} is there and {KEY} is not")
-        content = b"%b\n%b\n" % (given[KEY].encode(), content)
+    content, source = chain
+    if CHAIN in properties:
+        if KEY not in properties:
+            raise BadSetting(f"{CHAIN} is set and {KEY} is not")
+        content = b"%b\n%b\n" % (properties[KEY].encode(), content)
     if b"PRIVATE KEY-----" not in content:
-        raise BadSetting(f"{where} holds no private key")
-    password = given.get(KEY_PASSWORD)
+        raise BadSetting(f"{source} holds no private key")
+    password = properties.get(KEY_PASSWORD)
     if password is not None and len(password.encode()) > KEY_PASSWORD_BYTES_MAX:
         raise BadSetting(f"{KEY_PASSWORD} is longer than {KEY_PASSWORD_BYTES_MAX} bytes")
     try:
         with _as_file(content) as path:
-            context.load_cert_chain(path, password=_password(password, where))
+            context.load_cert_chain(path, password=_password(password, source))
     except ssl.SSLError as error:
-        raise BadSetting(f"{where}: {_why_not_own(error, content, password)}") from None
+        raise BadSetting(f"{source}: {_own_certificate_error(error, content, password)}") from None
     return True
 
 
-def _password(password: str | None, where: str) -> Callable[[], str]:
-    """Without one OpenSSL would ask the terminal."""
+def _password(password: str | None, source: str) -> Callable[[], str]:
+    """A callback, so that OpenSSL does not prompt on the terminal without a password."""
 
-    def given() -> str:
+    def read_password() -> str:
         if password is None:
-            raise BadSetting(f"{where}: the key is encrypted and {KEY_PASSWORD} is not set")
+            raise BadSetting(f"{source}: the key is encrypted and {KEY_PASSWORD} is not set")
         return password
 
-    return given
+    return read_password
 
 
-def _why_not_own(error: ssl.SSLError, content: bytes, password: str | None) -> str:
+def _own_certificate_error(error: ssl.SSLError, content: bytes, password: str | None) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return "the private key is not that of the first certificate"
     if _ENCRYPTED in content and password is not None:
         return f"the private key does not open with {KEY_PASSWORD}, or is broken"
-    return f"no certificate and private key can be read from it ({_said(error)})"
+    return f"no certificate and private key can be read from it ({_openssl_reason(error)})"
 
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """OpenSSL reads keys from files alone: one in memory, so that no key is left on a disk."""
+    """OpenSSL reads keys only from files: this one is in memory, so that no key is on a disk."""
     descriptor = os.memfd_create("pem")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -154,27 +157,30 @@ def _as_file(content: bytes) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _pem(given: Mapping[str, str], store: str, inline: str) -> tuple[bytes, str] | None:
-    """The store's PEM and where it comes from; None if there is none."""
-    location, kind = f"ssl.{store}.location", given.get(f"ssl.{store}.type", "PEM").upper()
-    if inline in given and location in given:
-        raise BadSetting(f"{inline} does not go with {location}")
-    if inline in given:
-        content, where = given[inline].encode(), inline
-    elif location in given:
-        content, where = _read(Path(given[location])), f"{location}: {given[location]}"
+def _pem(properties: Mapping[str, str], store: str, inline: str) -> tuple[bytes, str] | None:
+    """The store's PEM and its source; None if there is none."""
+    location, kind = f"ssl.{store}.location", properties.get(f"ssl.{store}.type", "PEM").upper()
+    if inline in properties and location in properties:
+        raise BadSetting(f"{inline} cannot be combined with {location}")
+    if inline in properties:
+        content, source = properties[inline].encode(), inline
+    elif location in properties:
+        path = Path(properties[location])
+        content = read_small_file(path, bytes_max=PEM_BYTES_MAX, refusal=BadSetting)
+        source = f"{location}: {properties[location]}"
     else:
         return None
     if kind != "PEM" or content.startswith((_JKS, _JCEKS, _DER)):
-        found = "JKS" if content.startswith(_JKS) else "PKCS12" if kind == "PEM" else kind
-        raise BadSetting(f"{where} is {found}; insync reads PEM: {_conversion(store)}")
+        format_name = "JKS" if content.startswith(_JKS) else "PKCS12" if kind == "PEM" else kind
+        raise BadSetting(f"{source} is {format_name}; insync reads PEM: {_conversion(store)}")
     if _BEGIN not in content:
-        raise BadSetting(f"{where} is no PEM: it has no line -----BEGIN ...-----")
-    if f"ssl.{store}.password" in given:
+        raise BadSetting(f"{source} is not PEM: it has no line -----BEGIN ...-----")
+    if f"ssl.{store}.password" in properties:
         raise BadSetting(
-            f"ssl.{store}.password does not go with PEM; a key's own password is {KEY_PASSWORD}"
+            f"ssl.{store}.password cannot be combined with PEM; "
+            f"the password of a key is {KEY_PASSWORD}"
         )
-    return content, where
+    return content, source
 
 
 def _conversion(store: str) -> str:
@@ -190,51 +196,43 @@ def _conversion(store: str) -> str:
     )
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(PEM_BYTES_MAX + 1)
-    except OSError as error:
-        raise BadSetting(f"cannot read {path}: {error.strerror}") from None
-    if len(content) > PEM_BYTES_MAX:
-        raise BadSetting(f"{path} is larger than {PEM_BYTES_MAX} bytes")
-    return content
+# Error messages.
 
 
-# What went wrong.
+WANTS_CERTIFICATE: Final = "does it require a client certificate? (ssl.keystore.location)"
 
 
-WANTS_CERTIFICATE: Final = "does it ask for our certificate? (ssl.keystore.location)"
-
-
-def tls_words(error: Exception, *, has_own_certificate: bool) -> str:
-    """Why a handshake failed, and what may mend it."""
+def tls_error_text(error: Exception, *, has_own_certificate: bool) -> str:
+    """Why a handshake failed, and which property to check."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _certificate_words(error)
+        return _certificate_error_text(error)
     if not isinstance(error, ssl.SSLError):
         ended = "the connection ended during the TLS handshake; is it a plaintext listener?"
         more = "" if has_own_certificate else f" or {WANTS_CERTIFICATE}"
         return f"{ended} (security.protocol){more}"
-    said = _said(error)
+    reason = _openssl_reason(error)
     if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
-        return f"what answers does not speak TLS ({said}); see security.protocol"
-    if "alert" in said and ("certificate" in said or "unknown ca" in said or "handshake" in said):
+        return f"the listener does not speak TLS ({reason}); see security.protocol"
+    if "alert" in reason and (
+        "certificate" in reason or "unknown ca" in reason or "handshake" in reason
+    ):
         return (
-            f"the broker refuses our certificate, or wants one: {said}; see ssl.keystore.location"
+            f"the broker refuses this client's certificate, or requires one: {reason}; "
+            "see ssl.keystore.location"
         )
-    return f"TLS: {said}"
+    return f"TLS: {reason}"
 
 
-def _certificate_words(error: ssl.SSLCertVerificationError) -> str:
-    said = str(error.verify_message).rstrip(".")
+def _certificate_error_text(error: ssl.SSLCertVerificationError) -> str:
+    reason = str(error.verify_message).rstrip(".")
     if error.verify_code in _UNTRUSTED:
-        return f"its certificate is not trusted: {said}; see ssl.truststore.location"
+        return f"its certificate is not trusted: {reason}; see ssl.truststore.location"
     if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
-        return f"its certificate is not valid now: {said}"
-    if "mismatch" in said.lower():
-        return f"its certificate is for another name: {said}"
-    return f"its certificate is refused: {said}"
+        return f"its certificate is not valid now: {reason}"
+    if "mismatch" in reason.lower():
+        return f"its certificate is for another name: {reason}"
+    return f"its certificate is refused: {reason}"
 
 
-def _said(error: ssl.SSLError) -> str:
+def _openssl_reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")

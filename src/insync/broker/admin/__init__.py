@@ -1,0 +1,1 @@
+"""Handlers of topics, configs, reassignments and elections."""

@@ -1,0 +1,88 @@
+"""DescribeTopicPartitions (KIP-966): topics in pages, each with a cursor to the next."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from insync.broker.cluster_view import ClusterView
+from insync.metadata.errors import BadTopicName
+from insync.metadata.paths import checked_topic_name
+from insync.wire.any_version import Values
+
+PARTITIONS_MAX: Final = 2_000  # in one answer, whatever limit the client asks for; Kafka's default
+
+
+class DescribeTopicPartitions:
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def answer(self, request: Any, _version: int) -> Values:
+        cursor = request.cursor
+        names = sorted({topic.name for topic in request.topics} or self._view.topics)
+        if cursor is not None:
+            is_listed = not request.topics or cursor.topic_name in names
+            if cursor.partition_index < 0 or not is_listed:
+                refused = [topic.name for topic in request.topics] or [cursor.topic_name]
+                return {"topics": [_error(name, ErrorCode.invalid_request) for name in refused]}
+            names = [name for name in names if name >= cursor.topic_name]
+        remaining = max(1, min(PARTITIONS_MAX, request.response_partition_limit))
+        described: list[Values] = []
+        for name in names:
+            topic = self._view.topics.get(name)
+            if topic is None:
+                described.append(_error(name, _unknown_topic_code(name)))
+                continue
+            is_continued = cursor is not None and cursor.topic_name == name
+            first = cursor.partition_index if is_continued else 0
+            if remaining == 0:
+                return _page(described, next_topic=name, next_partition=first)
+            last = min(topic.partitions, first + remaining)
+            described.append(
+                {
+                    "name": name,
+                    "topic_id": topic.topic_id,
+                    "is_internal": name.startswith("__"),
+                    "partitions": [
+                        self._describe_partition(name, number) for number in range(first, last)
+                    ],
+                }
+            )
+            remaining -= max(0, last - first)
+            if last < topic.partitions:
+                return _page(described, next_topic=name, next_partition=last)
+        return {"topics": described, "next_cursor": None}
+
+    def _describe_partition(self, name: str, number: int) -> Values:
+        state, live = self._view.states[name, number], self._view.live
+        has_leader = state.leader is not None and state.leader in live
+        return {
+            "partition_index": number,
+            "leader_id": state.leader if has_leader else -1,
+            "leader_epoch": state.leader_epoch,
+            "replica_nodes": state.replicas,
+            "isr_nodes": state.isr,
+            "eligible_leader_replicas": (),
+            "last_known_elr": (),
+            "offline_replicas": tuple(b for b in state.replicas if b not in live),
+        }
+
+
+def _page(described: list[Values], *, next_topic: str, next_partition: int) -> Values:
+    return {
+        "topics": described,
+        "next_cursor": {"topic_name": next_topic, "partition_index": next_partition},
+    }
+
+
+def _error(name: str, code: ErrorCode) -> Values:
+    return {"error_code": code, "name": name}
+
+
+def _unknown_topic_code(name: str) -> ErrorCode:
+    try:
+        checked_topic_name(name)
+    except BadTopicName:
+        return ErrorCode.invalid_topic_exception
+    return ErrorCode.unknown_topic_or_partition

@@ -1,0 +1,1 @@
+"""Fetch, its sessions and reads, and ListOffsets."""

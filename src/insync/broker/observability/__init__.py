@@ -1,0 +1,1 @@
+"""Metrics, counters and telemetry of this broker."""

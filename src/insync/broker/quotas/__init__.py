@@ -1,0 +1,1 @@
+"""KIP-73: which fetches pass and which wait."""

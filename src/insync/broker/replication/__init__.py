@@ -1,0 +1,1 @@
+"""Replicas as the metadata store says: led, followed, and their ISR."""

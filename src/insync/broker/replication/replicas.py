@@ -1,0 +1,511 @@
+"""The partitions of this broker: created, led, followed and dropped as the metadata store says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import islice
+
+from insync.broker.broker_loop import BrokerLoop
+from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.counters import Counters
+from insync.broker.replication.in_sync import Rules
+from insync.broker.replication.leader_driver import LeaderDriver
+from insync.broker.replication.offline_reports import OfflineReports
+from insync.broker.replication.pending_acks import OnVerdict
+from insync.broker.replication.replica import Replica
+from insync.broker.settings import Settings
+from insync.metadata import paths
+from insync.metadata.records import OfflineReplica
+from insync.metadata.store import MetadataStore, Operation
+from insync.rules.acknowledgement import effective_min_isr
+from insync.rules.leader_machine import BrokersChanged
+from insync.rules.leadership import Rule
+from insync.rules.partition_state import PartitionState
+from insync.rules.reassignment import origin
+from insync.rules.stalls import Stall
+from insync.rules.values import BrokerId, Incarnation
+from insync.storage.directory import LogDirectory
+from insync.storage.errors import StorageRefusal
+from insync.telemetry.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+AFTER_DRAINING_MS = 10
+STORAGE_RETRY_MS = 500
+DROPS_PER_TURN = 100  # ten milliseconds
+
+
+class Replicas:
+    """Every partition that this broker has a replica of, by topic and number."""
+
+    def __init__(
+        self,
+        *,
+        broker: BrokerId,
+        settings: Settings,
+        store: MetadataStore,
+        view: ClusterView,
+        directory: LogDirectory,
+        loop: BrokerLoop,
+        wall_ms: Callable[[], int],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.store = store
+        self.view = view
+        self.directory = directory
+        self.loop = loop
+        self.wall_ms = wall_ms  # like the timestamps in records: only says how old files are
+        self.incarnation = Incarnation(-1)
+        self.counters = Counters()
+        self.partitions: dict[TopicPartition, Replica] = {}
+        self.on_following: Callable[[Replica], None]  # set by the follower fetchers
+        self.has_dropped = asyncio.Event()  # logs of dropped replicas wait to be deleted
+        self.leading = LeaderDriver(
+            broker=broker, store=store, view=view, loop=loop, recorder=recorder
+        )
+        self.offline = OfflineReports(broker=broker, store=store)
+        self._recorder = recorder
+        self._watermarks = directory.read_watermarks()
+        loop.stall_listener = self
+        self._refused: set[TopicPartition] = set()  # the disk refused; applied again later
+        self._deleted: dict[TopicPartition, None] = {}  # their states are gone; to be dropped
+        self._rules = Rules()
+        self._event_loop = asyncio.get_running_loop()
+        directory.on_failure = self._notice_failure
+
+    def start(self, incarnation: Incarnation) -> None:
+        """Apply every partition state, and follow changes from now on."""
+        self.loop.run(self._start, incarnation)
+
+    def _start(self, incarnation: Incarnation) -> None:
+        self.incarnation = incarnation
+        self.leading.registered(incarnation)
+        self.offline.registered(incarnation)
+        if self._on_change not in self.view.listeners:
+            self.view.listeners.append(self._on_change)
+        for key in sorted(self.view.states):
+            self._apply_state(key)
+        for key in sorted(self.directory.logs.keys() - self.partitions.keys()):
+            self._set_aside(key)
+        for key, reason in sorted(self.directory.damaged.items()):
+            if self._offline_report(key, reason) is None:
+                self.directory.forget_damage(key)
+        self._note_new_logs()
+        for key in sorted(self.offline.unopened & self.partitions.keys()):
+            self._replace_unopened(key)  # opened while the registration was under way
+        for key, replica in sorted(self.partitions.items()):
+            if replica.log.has_failed:  # perhaps since the registration was written
+                self._on_failure(key)
+
+    def _set_aside(self, key: TopicPartition) -> None:
+        """Keep a log that the store does not assign to this broker.
+
+        The partition was deleted or moved away while this broker was down, or the store went back.
+        """
+        log, topic_id = self.directory.logs[key], self.directory.topic_ids[key]
+        is_known = topic_id in self.view.topic_names
+        stray = self.directory.set_aside(*key, now_ms=self.wall_ms())
+        logger.warning(
+            "%s-%d: set the log aside as %s, %d bytes: the metadata store %s; it is deleted after"
+            " log.stray.retention.ms=%d, or with: insync strays --log-dir %s --delete %s",
+            *key,
+            stray,
+            log.size_bytes,
+            "has no replica of it on this broker" if is_known else f"has no topic id {topic_id}",
+            self.settings.broker.log_stray_retention_ms,
+            self.directory.path,
+            stray,
+        )
+
+    def leader_of(self, key: TopicPartition) -> Replica | None:
+        """The replica, if this broker leads it and its session is alive."""
+        replica = self.partitions.get(key)
+        if replica is None or replica.term is None:
+            return None
+        # By the clock, not by the time of the callback: it may have blocked since.
+        return replica if self.store.is_alive(self.loop.clock_ms()) else None
+
+    def may_lead(self) -> bool:
+        """Whether a state that names this broker means this incarnation of it.
+
+        It may mean an earlier one, which may have written in its epoch what this one lost. Once a
+        controller has handled this incarnation, every state that names the broker means this one.
+        """
+        if self.store.session != str(self.incarnation):
+            return False  # the session is lost: the states are of the past
+        seen = self.store.get(paths.broker_seen(self.broker))
+        return seen is not None and int(seen.value) == self.incarnation
+
+    # As the store changes.
+
+    def _on_change(self, partitions: AbstractSet[TopicPartition], brokers: object) -> None:
+        self.loop.run(self._apply_changes, partitions, brokers)
+
+    def _apply_changes(self, partitions: AbstractSet[TopicPartition], brokers: object) -> None:
+        for key in sorted(partitions):
+            if key in self.view.states:
+                self._apply_state(key)
+            else:
+                self._deleted[key] = None
+        self._drop_deleted()
+        self._note_new_logs()
+        if brokers:
+            self._lead_what_waits()
+            registered = self.view.incarnations
+            for replica in self.partitions.values():
+                if replica.term is not None and replica.term.registered != registered:
+                    self.leading.report(replica, BrokersChanged(registered))
+
+    def _drop_deleted(self) -> None:
+        """Drop the replicas of deleted topics, some per turn of the loop: there may be thousands.
+
+        Until then a replica is not served, because the view has no state of it.
+        """
+        for key in list(islice(self._deleted, DROPS_PER_TURN)):
+            del self._deleted[key]
+            self._apply_state(key)
+        if self._deleted:
+            asyncio.get_running_loop().call_soon(self.loop.run, self._drop_deleted)
+
+    def _lead_what_waits(self) -> None:
+        """Partitions that name this broker wait until a controller has handled its incarnation."""
+        waiting = [
+            replica.key
+            for replica in self.partitions.values()
+            if replica.leader == self.broker and replica.term is None
+        ]
+        if waiting and self.may_lead():
+            for key in sorted(waiting):
+                self._apply_state(key)
+
+    def _apply_state(self, key: TopicPartition) -> None:
+        """Lead, follow or drop the partition as its state says; retry if the disk refuses."""
+        try:
+            self._apply_state_now(key)
+        except StorageRefusal as refusal:
+            logger.warning("%s-%d: %s; trying again in %d ms", *key, refusal, STORAGE_RETRY_MS)
+            if key not in self._refused:
+                self._refused.add(key)
+                self.loop.call_later(STORAGE_RETRY_MS / 1_000, self._apply_state_again, key)
+
+    def _apply_state_again(self, key: TopicPartition) -> None:
+        self._refused.discard(key)
+        if self.store.session is not None:  # else every state is applied with the next session
+            self._apply_state(key)
+            self._note_new_logs()
+
+    def _apply_state_now(self, key: TopicPartition) -> None:
+        state = self.view.states.get(key)
+        topic = self.view.topics.get(key[0])
+        if state is None or topic is None or self.broker not in state.replicas:
+            self._drop(key)
+            return
+        replica = self.partitions.get(key)
+        if replica is None or replica.topic_id != topic.topic_id:
+            self._drop(key)
+            if self.directory.topic_ids.get(key, topic.topic_id) != topic.topic_id:
+                self._set_aside(key)
+            log = self.directory.create(*key, topic_id=topic.topic_id, now_ms=self.wall_ms())
+            watermark = self._watermarks.get(key, 0)
+            replica = Replica(
+                key,
+                topic.topic_id,
+                log,
+                high_watermark=watermark,
+                report=self.leading.report,
+                loop=self.loop,
+            )
+            self.partitions[key] = replica
+            self._replace_unopened(key)
+        self._apply_role(replica, state)
+
+    def _apply_role(self, replica: Replica, state: PartitionState) -> None:
+        is_new_epoch, isr_before = state.leader_epoch != replica.epoch, replica.members
+        replica.apply_state(state)
+        settings = self._settings_of(replica.key[0])
+        self._apply_limits(replica, state, settings)
+        self._check_repaired(replica, state)
+        if state.leader != self.broker or not self.may_lead() or not self._can_lead(replica):
+            if replica.is_leader:
+                replica.end_term()
+            self.on_following(replica)
+            return
+        if is_new_epoch or replica.term is None:
+            rule = self._rule(replica.key[0], settings)
+            self.leading.begin(replica, state, rule, isr_before, now_ms=self.loop.now_ms)
+            self.on_following(replica)
+        else:
+            self.leading.read_state(replica)
+        self.leading.remove_eligible_if_enough(replica, state)
+
+    def _drop(self, key: TopicPartition) -> None:
+        replica = self.partitions.pop(key, None)
+        if replica is not None:
+            replica.drop()
+            self.on_following(replica)
+            self.directory.delete(*key)
+            self.has_dropped.set()
+
+    # Logs that failed or are damaged.
+
+    def offline_steps(self, incarnation: Incarnation) -> list[Operation]:
+        """What to report of this broker's replicas in the step that registers it."""
+        steps: list[Operation] = []
+        for key, reason in sorted(self.directory.damaged.items()):
+            report = self._offline_report(key, reason)
+            if report is not None:
+                steps.append(self.offline.damage_step(incarnation, key, report))
+                lost = report.high_watermark - report.end
+                logger.warning(
+                    "%s-%d: the log is damaged: %s; it lost %d committed records and does not lead"
+                    " until it has them again from another replica",
+                    *key,
+                    reason,
+                    max(0, lost),
+                )
+        for key, reason in sorted(self.directory.unopened.items()):
+            report = self._offline_report(key, reason)
+            if report is not None:
+                steps.append(self.offline.unopened_step(incarnation, key, report))
+        steps += [
+            self.offline.failure_step(incarnation, replica)
+            for _, replica in sorted(self.partitions.items())
+            if replica.log.has_failed
+        ]
+        return steps
+
+    def _offline_report(self, key: TopicPartition, reason: str) -> OfflineReplica | None:
+        """None if this broker has no replica of that partition any more."""
+        topic, state = self.view.topics.get(key[0]), self.view.states.get(key)
+        held, log = self.directory.held.get(key), self.directory.logs.get(key)
+        if topic is None or state is None or self.broker not in state.replicas:
+            return None
+        is_same = log is not None and self.directory.topic_ids[key] == topic.topic_id
+        if held is not None and held.topic_id != topic.topic_id and not is_same:
+            return None
+        return OfflineReplica(
+            topic_id=topic.topic_id,
+            broker=self.broker,
+            reason=reason,
+            end=log.end if log is not None and is_same else 0,
+            high_watermark=0 if held is None else held.high_watermark,
+            may_join=log is None or log.damage is None or log.damage.keep_to is None,
+        )
+
+    def _replace_unopened(self, key: TopicPartition) -> None:
+        """A log that the disk refused to open is open: report what it shows, if anything."""
+        reason = self.directory.damaged.get(key)
+        damage = None if reason is None else self._offline_report(key, reason)
+        # A failure since then is not reported while the earlier report is there.
+        report_failure = partial(self.loop.run, self._on_failure, key)
+        self.offline.replace_unopened(key, damage, on_done=report_failure)
+
+    def report_damage(self, key: TopicPartition) -> None:
+        """Tell the controller of damage that was found while this broker runs."""
+        report = self._offline_report(key, self.directory.damaged[key])
+        if report is not None:
+            self.offline.report_damage(key, report)
+
+    def forbid_joining(self, key: TopicPartition) -> bool:
+        """Whether the store keeps the damaged replica out of the ISR; else ask it to."""
+        report = self._offline_report(key, self.directory.damaged[key])
+        return report is not None and self.offline.forbid_joining(key, report)
+
+    def _can_lead(self, replica: Replica) -> bool:
+        """Whether the log is whole, or an operator elected the replica in spite of the damage."""
+        if replica.log.has_failed:
+            return False
+        if replica.key not in self.directory.damaged:
+            return True
+        if not self.offline.is_damage_over(replica.key):
+            return False
+        self._end_damage(replica.key)
+        logger.warning(
+            "%s-%d: the damaged replica was elected, and leads; its log ends at offset %d",
+            *replica.key,
+            replica.log.end,
+        )
+        return True
+
+    def _end_damage(self, key: TopicPartition) -> None:
+        self.directory.end_damage(key)
+        self.offline.damage_ended(key)
+
+    def _check_repaired(self, replica: Replica, state: PartitionState) -> None:
+        """A damaged replica that another leader has let into the ISR has all committed records."""
+        if replica.key not in self.directory.damaged or replica.log.has_failed:
+            return
+        damage = replica.log.damage
+        if damage is not None and damage.keep_to is not None:
+            return  # still to be truncated
+        is_member = self.broker in state.isr and self.may_lead()
+        if is_member and self.offline.is_damage_over(replica.key):
+            self._end_damage(replica.key)
+            logger.info("%s-%d: the damaged log is whole again, and in sync", *replica.key)
+
+    def check_repaired(self, key: TopicPartition) -> None:
+        replica, state = self.partitions.get(key), self.view.states.get(key)
+        if replica is not None and state is not None:
+            self._check_repaired(replica, state)
+
+    def _notice_failure(self, key: TopicPartition) -> None:
+        """A log failed, in any thread."""
+        if not self._event_loop.is_closed():
+            self._event_loop.call_soon_threadsafe(self.loop.run, self._on_failure, key)
+
+    def _on_failure(self, key: TopicPartition) -> None:
+        """Stop to lead or to follow with a failed log, and let the controller know."""
+        replica = self.partitions.get(key)
+        if replica is None or not replica.log.has_failed:
+            return
+        logger.error(
+            "%s-%d: the log failed: %s; this replica does not lead or fetch and leaves the ISR;"
+            " restart the broker once the disk is in order",
+            *key,
+            replica.log.failure,
+        )
+        replica.end_term()
+        self.on_following(replica)
+        self.offline.report_failure(replica)
+
+    def _note_new_logs(self) -> None:
+        """Before anything in a new log is committed: else its loss would go unnoticed."""
+        if self.directory.has_new_logs:
+            try:
+                self.directory.note_held(flush=False)
+            except StorageRefusal as refusal:
+                logger.warning("%s; trying again with the next checkpoint", refusal)
+
+    # Settings.
+
+    def settings_changed(self, topics: AbstractSet[str] | None) -> None:
+        """Apply the settings of these topics, or (None) of all, as they are now."""
+        self.loop.run(self._apply_settings, topics)
+
+    def _apply_settings(self, topics: AbstractSet[str] | None) -> None:
+        self._rules = Rules()  # warnings about the new settings are logged again
+        for replica in list(self.partitions.values()):
+            state = self.view.states.get(replica.key)
+            if state is None or (topics is not None and replica.key[0] not in topics):
+                continue
+            settings = self._settings_of(replica.key[0])
+            self._apply_limits(replica, state, settings)
+            if replica.term is not None:
+                rule = self._rule(replica.key[0], settings)
+                self.leading.change_rule(replica, rule, now_ms=self.loop.now_ms)
+                self.leading.remove_eligible_if_enough(replica, state)
+
+    def _settings_of(self, topic: str) -> Settings:
+        return self.settings.for_stored_topic(self.view.topic_configs.get(topic, {}))
+
+    def _rule(self, topic: str, settings: Settings) -> Rule:
+        rule = self._rules.of_topic(topic, settings, self.settings)
+        return Rule(
+            policy=rule.policy,
+            fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
+            process_time_max_ms=rule.process_time_max_ms,
+        )
+
+    def _apply_limits(self, replica: Replica, state: PartitionState, settings: Settings) -> None:
+        replica.apply_limits(
+            min_isr=effective_min_isr(
+                min_insync_replicas=settings.integer("min.insync.replicas"),
+                # Replicas that a reassignment is still adding do not count yet: a topic of one
+                # replica does not become unwritable because it gets a second.
+                replication_factor=len(origin(state)),
+            ),
+            batch_bytes_max=settings.integer("message.max.bytes"),
+        )
+
+    # Producers that wait.
+
+    def await_commit(
+        self, replica: Replica, last_offset: int, *, timeout_ms: int, on_verdict: OnVerdict
+    ) -> None:
+        """Report when every in-sync replica has this offset, or when the time is up."""
+        if replica.term is None:
+            on_verdict(None)
+            return
+        deadline_ms = self.loop.now_ms + max(0, timeout_ms)
+        if replica.await_commit(last_offset, deadline_ms=deadline_ms, on_verdict=on_verdict):
+            self._expire_acks_at(replica, deadline_ms)
+
+    def _expire_acks_at(self, replica: Replica, deadline_ms: int) -> None:
+        """One timer per partition with a producer that waits; it sets itself again."""
+        delay_s = max(0, deadline_ms - self.loop.now_ms) / 1_000
+        self.loop.call_later(delay_s, self._expire_acks, replica)
+
+    def _expire_acks(self, replica: Replica) -> None:
+        now_ms = self.loop.now_ms
+        if self.loop.is_draining:
+            self._expire_acks_at(replica, now_ms + AFTER_DRAINING_MS)
+            return
+        next_ms = replica.acks.expire(now_ms)
+        if next_ms is not None:
+            self._expire_acks_at(replica, next_ms)
+
+    # Stalls of this broker.
+
+    def on_stall(self, stall: Stall) -> None:
+        """This broker did not run for a while. Whether it still leads comes first."""
+        if self._recorder is not None:
+            self._recorder.stalled(stall)
+        self.store.catch_up()
+        if self.store.is_alive(stall.ended_at_ms):
+            self.leading.stalled(self.partitions.values(), stall)
+        else:
+            # Its followers have been silent to a leader that did not run: no deadline counts.
+            self.end_terms()
+
+    def on_drained(self) -> None:
+        if self._recorder is not None:
+            self._recorder.drained(now_ms=self.loop.now_ms)
+        self.leading.drained(self.partitions.values(), now_ms=self.loop.now_ms)
+
+    # Files.
+
+    def apply_retention(self, keys: Iterable[TopicPartition]) -> None:
+        """Delete what is too old or too much, and is committed."""
+        now_ms = self.wall_ms()
+        for key in keys:
+            replica = self.partitions.get(key)
+            if replica is None:
+                continue
+            try:
+                replica.log.apply_retention(now_ms, up_to=replica.high_watermark)
+            except StorageRefusal as refusal:
+                logger.warning("%s-%d: %s", *replica.key, refusal)
+
+    def checkpoint(self) -> None:
+        """Write the watermarks if they changed. May run in another thread: too low does no harm."""
+        watermarks = {key: replica.high_watermark for key, replica in list(self.partitions.items())}
+        self.directory.write_watermarks(watermarks)
+        try:
+            self.directory.note_held(self._high_watermark_of)
+        except StorageRefusal as refusal:  # logs are flushed all the same
+            logger.warning("%s", refusal)
+
+    def _high_watermark_of(self, key: TopicPartition) -> int | None:
+        replica = self.partitions.get(key)
+        return None if replica is None else replica.high_watermark
+
+    # The end.
+
+    def end_terms(self) -> None:
+        """This broker's session is gone: it leads nothing until it has registered again."""
+        self.loop.run(self._end_terms)
+
+    def _end_terms(self) -> None:
+        for replica in self.partitions.values():
+            replica.end_term()
+
+    async def stop(self) -> None:
+        await self.leading.stop()
+        await self.offline.stop()
+        self.end_terms()

@@ -1,0 +1,1 @@
+"""Connections, and the handlers that need no partition."""

@@ -1,0 +1,254 @@
+"""The HTTP server of /metrics: its answers, its errors, and when it closes connections."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from insync.broker.observability.metrics_http import (
+    CONNECTIONS_MAX,
+    FRESH_MS,
+    REQUEST_TIMEOUT_S,
+    MetricsHttp,
+)
+from insync.sim.virtual_loop import VirtualLoop
+from insync.telemetry.schemas import TABLES
+from support.sim.one_broker import OneBroker, on_virtual_time
+
+CLIENT = 100
+INTERVAL_S = 60
+PRODUCED = 400
+GET = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
+
+
+class Visitor(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.received = b""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    @property
+    def status(self) -> int:
+        return int(self.received.split(b" ")[1])
+
+
+Visit = Callable[[bytes], Coroutine[Any, Any, tuple[Visitor, asyncio.Transport]]]
+
+
+def visiting(
+    story: Callable[[VirtualLoop, OneBroker, Visit], Coroutine[Any, Any, None]], **settings: str
+) -> None:
+    async def whole(loop: VirtualLoop) -> None:
+        one = OneBroker(loop, metrics_port="9100", metrics_host="broker", **settings)
+        await one.start(partitions=1)
+
+        async def visit(sends: bytes) -> tuple[Visitor, asyncio.Transport]:
+            visitor = Visitor()
+            transport = await one.network.connect(CLIENT, ("broker", 9_100), visitor)
+            if sends:
+                transport.write(sends)
+            return visitor, transport
+
+        await story(loop, one, visit)
+        await one.node.stop()
+
+    on_virtual_time(whole)
+
+
+def test_requests_are_answered() -> None:
+    async def story(_loop: VirtualLoop, one: OneBroker, visit: Visit) -> None:
+        client = await one.client()
+        await client.produce(0, b"a", b"b", b"c")
+        visitor, _transport = await visit(GET)
+        await visitor.ended
+        head, _, body = visitor.received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
+        assert f"Content-Length: {len(body)}\r\n".encode() in head
+        assert b"\nkafka_server_brokertopicmetrics_messagesin_total 3.0\n" in body
+        assert b"\nkafka_server_replicamanager_leadercount 1.0\n" in body
+        assert b"\nprocess_resident_memory_bytes " in body
+        visitor, _transport = await visit(GET.replace(b"GET", b"HEAD"))
+        await visitor.ended
+        assert visitor.status == 200
+        assert visitor.received.endswith(b"\r\n\r\n")
+
+    visiting(story)
+
+
+def test_dropped_telemetry_rows_are_counted_by_table() -> None:
+    async def story(_loop: VirtualLoop, one: OneBroker, visit: Visit) -> None:
+        async def dropped() -> dict[bytes, float]:
+            visitor, _transport = await visit(GET)
+            await visitor.ended
+            counts = re.findall(
+                rb'\ninsync_telemetry_dropped_rows_total{table="(\w+)"} (\S+)', visitor.received
+            )
+            return {table: float(rows) for table, rows in counts}
+
+        nothing = {name.encode(): 0 for name in TABLES}
+        assert await dropped() == nothing
+        client = await one.client()
+        for _ in range(PRODUCED):
+            await client.produce(0, b"a")
+        assert one.node.publisher is not None
+        kept = len(one.node.publisher.recorder.rows["appends"])
+        assert kept < PRODUCED
+        await asyncio.sleep(1)
+        # Each append is a row, and so is the beginning of the leader's term.
+        lost = {**nothing, b"appends": PRODUCED + 1 - kept}
+        assert await dropped() == lost
+        await asyncio.sleep(INTERVAL_S)
+        await client.produce(0, b"there is room again")
+        await asyncio.sleep(1)
+        assert await dropped() == lost, "they stay lost, and no others are"
+
+    visiting(
+        story,
+        telemetry_enable="true",
+        telemetry_publish_interval_ms=str(INTERVAL_S * 1_000),
+        telemetry_buffer_bytes="65536",
+    )
+
+
+def test_who_records_nothing_loses_nothing() -> None:
+    async def story(_loop: VirtualLoop, _one: OneBroker, visit: Visit) -> None:
+        visitor, _transport = await visit(GET)
+        await visitor.ended
+        tables = visitor.received.count(b"\ninsync_telemetry_dropped_rows_total{")
+        assert tables == visitor.received.count(b"} 0.0\n") == len(TABLES)
+
+    visiting(story)
+
+
+@pytest.mark.parametrize(
+    ("sends", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 404),
+        (b"GET /metricss HTTP/1.1\r\n\r\n", 404),
+        (b"GET /metrics?x=1 HTTP/1.0\n\n", 200),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"GET /metrics\r\n\r\n", 400),
+        (b"GET /metrics HTTP/2\r\n\r\n", 400),
+        (b"\0\1\2\xff\n\n", 400),
+        (b"\n\n", 400),
+        (b"GET /" + b"x" * 10_000, 431),
+        (b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 2_000, 431),
+        (GET + GET + b"more", 200),
+    ],
+)
+def test_every_request_gets_one_answer(sends: bytes, status: int) -> None:
+    async def story(_: VirtualLoop, __: OneBroker, visit: Visit) -> None:
+        visitor, transport = await visit(sends[:3])
+        for position in range(3, len(sends), 1_000):
+            transport.write(sends[position : position + 1_000])
+        await visitor.ended
+        assert visitor.status == status
+        assert visitor.received.count(b"HTTP/1.1 ") == 1
+
+    visiting(story)
+
+
+def test_who_asks_nothing_is_let_go() -> None:
+    async def story(loop: VirtualLoop, _: OneBroker, visit: Visit) -> None:
+        began_s = loop.time()
+        visitor, transport = await visit(b"GET /met")
+        for _turn in range(100):
+            await asyncio.sleep(0.5)
+            if visitor.ended.done():
+                break
+            transport.write(b"r")
+        assert visitor.received == b""
+        assert loop.time() - began_s == pytest.approx(REQUEST_TIMEOUT_S, abs=0.6)
+
+    visiting(story)
+
+
+def test_the_oldest_makes_room() -> None:
+    async def story(_: VirtualLoop, __: OneBroker, visit: Visit) -> None:
+        mute = [(await visit(b""))[0] for _ in range(CONNECTIONS_MAX + 3)]
+        await asyncio.sleep(1)
+        assert [visitor.ended.done() for visitor in mute] == [True] * 3 + [False] * CONNECTIONS_MAX
+        visitor, _transport = await visit(GET)
+        await visitor.ended
+        assert visitor.status == 200
+
+    visiting(story)
+
+
+class DeafTransport(asyncio.Transport):
+    """A transport whose peer does not read: it accepts all writes and sends nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_aborted = False
+
+    def write(self, data: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass  # only once all is sent
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_who_does_not_read_is_let_go() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        scrape = MetricsHttp(lambda: b"text", clock_ms=loop.clock_ms).connection()
+        transport = DeafTransport()
+        scrape.connection_made(transport)
+        scrape.data_received(GET)
+        await asyncio.sleep(REQUEST_TIMEOUT_S - 0.1)
+        assert not transport.is_aborted
+        await asyncio.sleep(0.2)
+        assert transport.is_aborted
+
+    on_virtual_time(story)
+
+
+def test_hurry_costs_one_collection() -> None:
+    async def story(loop: VirtualLoop) -> None:
+        collected = 0
+
+        def collect() -> bytes:
+            nonlocal collected
+            collected += 1
+            return b"text"
+
+        scrapes = MetricsHttp(collect, clock_ms=loop.clock_ms)
+        for _ in range(50):
+            assert scrapes.text() == b"text"
+        assert collected == 1
+        await asyncio.sleep(FRESH_MS / 1_000)
+        scrapes.text()
+        assert collected == 2
+
+    on_virtual_time(story)
+
+
+def test_what_cannot_be_collected_is_an_error_of_ours() -> None:
+    class Transport(DeafTransport):
+        sent = b""
+
+        def write(self, data: object) -> None:
+            self.sent += cast("bytes", data)
+
+    async def story(loop: VirtualLoop) -> None:
+        scrape = MetricsHttp(lambda: b"%d" % (1 // 0), clock_ms=loop.clock_ms).connection()
+        transport = Transport()
+        scrape.connection_made(transport)
+        scrape.data_received(GET)
+        assert transport.sent.startswith(b"HTTP/1.1 500 ")
+        scrape.connection_lost(None)
+
+    on_virtual_time(story)

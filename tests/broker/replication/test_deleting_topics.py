@@ -1,0 +1,80 @@
+"""Deleting topics with many partitions: linear work, and never long in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from insync.broker.replication import replicas as module
+from insync.sim.virtual_loop import VirtualLoop
+from insync.storage.directory import LogDirectory
+from insync.storage.memory_disk import MemoryDisk
+from insync.wire import messages
+from insync.wire.any_version import build
+from insync.wire.apis import Api
+from support.sim.one_broker import OneBroker, on_virtual_time
+
+PARTITIONS = 350
+
+
+class CountingDisk(MemoryDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.listings = 0
+
+    def list(self, path: str) -> list[str]:
+        self.listings += 1
+        return super().list(path)
+
+
+def test_deleting_logs_does_not_list_the_directory_for_each() -> None:
+    disk = CountingDisk()
+
+    def opened() -> LogDirectory:
+        return LogDirectory.open(disk, "/d", cluster_id="c", broker_id=1, lock=False, now_ms=0)
+
+    directory = opened()
+    for _ in range(2):  # names of logs that wait to be removed are not used again
+        for number in range(50):
+            directory.create("t", number, topic_id=UUID(int=1), now_ms=0)
+        before = disk.listings
+        for number in range(50):
+            directory.delete("t", number)
+        assert disk.listings == before
+        directory = opened()
+    assert directory.remove_deleted() == 100
+    assert not directory.logs
+
+
+def test_replicas_of_a_deleted_topic_are_dropped_some_per_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns: list[int] = []
+    drop: Callable[[Any], None] = module.Replicas._drop_deleted
+
+    def counted(replicas: module.Replicas) -> None:
+        before = len(replicas.partitions)
+        drop(replicas)
+        if before != len(replicas.partitions):
+            turns.append(before - len(replicas.partitions))
+
+    async def story(loop: VirtualLoop) -> None:
+        broker = OneBroker(loop)
+        await broker.start(partitions=PARTITIONS)
+        replicas = broker.node.replicas
+        assert len(replicas.partitions) == PARTITIONS
+        monkeypatch.setattr(module.Replicas, "_drop_deleted", counted)
+        client = await broker.client()
+        request = build(messages.request_type(Api.DELETE_TOPICS, 5), {"topic_names": ["t"]})
+        await client.connection.request(request)
+        await asyncio.sleep(0.5)
+        assert replicas.partitions == {}
+        assert turns == [100, 100, 100, 50]
+        await broker.create("t", partitions=3)  # the names are free
+        assert len(replicas.partitions) == 3
+
+    on_virtual_time(story)

@@ -1,0 +1,125 @@
+"""Who calls itself a broker proves it, by a nonce it was given and once; else it is a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from insync.sim.cluster import Cluster
+from insync.wire.hello import NONCE_BYTES, PROOF_BYTES, proof
+from support.sim.few_brokers import node_of, play
+from support.sim.hello_client import Caller, caller_of, secret_of
+
+REFUSED = ErrorCode.cluster_authorization_failed
+ANOTHER_SECRET = b"the secret of another cluster"
+
+Story = Callable[[Cluster, Caller, int], Awaitable[None]]
+
+
+def tell(story: Story) -> None:
+    """A connection to broker 1 that claims to be broker 2, in its current incarnation."""
+
+    async def scenario(cluster: Cluster) -> None:
+        caller = await caller_of(cluster, 1)
+        await story(cluster, caller, node_of(cluster, 2).replicas.incarnation)
+
+    play(scenario)
+
+
+def test_only_a_broker_that_knows_the_secret_is_accepted() -> None:
+    async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
+        assert await caller.fetch(2, incarnation) is REFUSED
+        assert await caller.prove(secret_of(cluster), 2, incarnation) is ErrorCode.none
+        assert await caller.fetch(2, incarnation) is ErrorCode.none
+        assert await caller.fetch(3, incarnation) is REFUSED, "it proved to be another"
+        other = await caller_of(cluster, 1)
+        assert await other.fetch(2, incarnation) is REFUSED, "each connection for itself"
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda nonce, incarnation: proof(ANOTHER_SECRET, nonce, 2, incarnation),
+        lambda _nonce, _incarnation: bytes(PROOF_BYTES),
+    ],
+    ids=["of another secret", "made up"],
+)
+def test_a_wrong_proof_is_refused(wrong: Callable[[bytes, int], bytes]) -> None:
+    async def story(_cluster: Cluster, caller: Caller, incarnation: int) -> None:
+        nonce = await caller.nonce(2, incarnation)
+        assert await caller.offer(wrong(nonce, incarnation), 2, incarnation) is REFUSED
+        assert await caller.fetch(2, incarnation) is REFUSED
+
+    tell(story)
+
+
+@pytest.mark.parametrize("proven", [(3, 0), (2, 1)], ids=["another broker", "another life"])
+def test_a_proof_of_being_somebody_else_is_refused(proven: tuple[int, int]) -> None:
+    async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
+        broker, later = proven
+        nonce = await caller.nonce(2, incarnation)
+        theirs = proof(secret_of(cluster), nonce, broker, incarnation + later)
+        assert await caller.offer(theirs, 2, incarnation) is REFUSED
+        assert await caller.fetch(2, incarnation) is REFUSED
+
+    tell(story)
+
+
+def test_a_nonce_is_good_for_one_try() -> None:
+    """After a wrong proof the right one comes too late; a new nonce is a new try."""
+
+    async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
+        nonce = await caller.nonce(2, incarnation)
+        right = proof(secret_of(cluster), nonce, 2, incarnation)
+        assert await caller.offer(bytes(PROOF_BYTES), 2, incarnation) is REFUSED
+        assert await caller.offer(right, 2, incarnation) is REFUSED
+        assert await caller.fetch(2, incarnation) is REFUSED
+        assert await caller.prove(secret_of(cluster), 2, incarnation) is ErrorCode.none
+        assert await caller.fetch(2, incarnation) is ErrorCode.none
+
+    tell(story)
+
+
+def test_a_proof_is_good_once_and_on_its_own_connection() -> None:
+    """Who overheard it cannot say it again, neither there nor elsewhere."""
+
+    async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
+        nonce = await caller.nonce(2, incarnation)
+        heard = proof(secret_of(cluster), nonce, 2, incarnation)
+        assert await caller.offer(heard, 2, incarnation) is ErrorCode.none
+        assert await caller.offer(heard, 2, incarnation) is REFUSED
+        thief = await caller_of(cluster, 1)
+        assert await thief.offer(heard, 2, incarnation) is REFUSED, "it was given no nonce"
+        assert await thief.nonce(2, incarnation) != nonce
+        assert await thief.offer(heard, 2, incarnation) is REFUSED, "of another nonce"
+        assert await thief.fetch(2, incarnation) is REFUSED
+
+    tell(story)
+
+
+def test_a_proof_of_no_nonce_at_all_is_refused() -> None:
+    async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
+        made_up = proof(secret_of(cluster), bytes(NONCE_BYTES), 2, incarnation)
+        assert await caller.offer(made_up, 2, incarnation) is REFUSED
+        assert await caller.fetch(2, incarnation) is REFUSED
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("broker", "later"),
+    [(9, 0), (2, -1), (2, 1), (3, 0)],
+    ids=["unknown broker", "former life", "life to come", "life of another"],
+)
+def test_who_is_not_registered_is_refused_with_the_secret_too(broker: int, later: int) -> None:
+    async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
+        claimed = incarnation + later
+        assert await caller.prove(secret_of(cluster), broker, claimed) is REFUSED
+        assert await caller.fetch(broker, claimed) is REFUSED
+        assert await caller.fetch(2, incarnation) is REFUSED
+
+    tell(story)

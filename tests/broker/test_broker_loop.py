@@ -1,0 +1,184 @@
+"""Entering the broker: stalls are noticed first; effects are performed in order, never nested."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from insync.broker.broker_loop import BrokerLoop
+from insync.rules.stalls import Stall
+from insync.sim.virtual_loop import VirtualLoop
+from support.sim.one_broker import on_virtual_time
+
+
+class Stopwatch:
+    """A clock that a test may hold up: as a stopped process, it jumps when it goes on."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.jump_ms = 0
+
+    def __call__(self) -> int:
+        return self._loop.clock_ms() + self.jump_ms
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.stalls: list[Stall] = []
+        self.order: list[str] = []
+
+    def on_stall(self, stall: Stall) -> None:
+        self.stalls.append(stall)
+        self.order.append("stall")
+
+    def on_drained(self) -> None:
+        self.order.append("drained")
+
+
+def started(clock: Stopwatch) -> tuple[BrokerLoop, Listener]:
+    loop, listener = BrokerLoop(clock), Listener()
+    loop.stall_listener = listener
+    loop.start()
+    return loop, listener
+
+
+@pytest.mark.parametrize(("jump_ms", "is_stall"), [(40, False), (100, True), (5_000, True)])
+def test_a_jump_of_the_clock_is_a_stall(*, jump_ms: int, is_stall: bool) -> None:
+    async def story(virtual: VirtualLoop) -> None:
+        clock = Stopwatch(virtual)
+        loop, listener = started(clock)
+        await asyncio.sleep(1.0)
+        assert listener.stalls == [], "an idle loop is not a stalled one"
+        loop.run(listener.order.clear)
+        began_ms = loop.clock_ms()
+        clock.jump_ms = jump_ms
+        assert (loop.clock_ms(), loop.now_ms) == (began_ms + jump_ms, began_ms + jump_ms)
+        assert listener.stalls == [], "reading the clock decides nothing"
+        loop.run(listener.order.append, "callback")
+        expected = [Stall(began_at_ms=began_ms, ended_at_ms=began_ms + jump_ms)]
+        assert listener.stalls == (expected if is_stall else [])
+        assert listener.order == (["stall", "callback"] if is_stall else ["callback"])
+        loop.stop()
+
+    on_virtual_time(story)
+
+
+def test_a_call_that_blocks_inside_a_callback_is_a_stall_too() -> None:
+    async def story(virtual: VirtualLoop) -> None:
+        clock = Stopwatch(virtual)
+        loop, listener = started(clock)
+
+        def append() -> None:
+            began_ms = loop.now_ms
+            clock.jump_ms = 300
+            assert loop.now_ms == began_ms, "one time for one callback"
+            assert loop.read_clock() == began_ms + 300 == loop.now_ms
+            listener.order.append("appended")
+
+        loop.run(append)
+        assert listener.order == ["stall", "appended"]
+        loop.stop()
+
+    on_virtual_time(story)
+
+
+def test_the_sockets_are_read_before_a_stall_is_over() -> None:
+    async def story(virtual: VirtualLoop) -> None:
+        clock = Stopwatch(virtual)
+        loop, listener = started(clock)
+        await asyncio.sleep(0)
+        clock.jump_ms = 1_000
+        loop.run(lambda: None)
+        was_draining = loop.is_draining
+        virtual.call_soon(listener.order.append, "socket")
+        await asyncio.sleep(0.01)
+        assert listener.order == ["stall", "socket", "drained"]
+        assert (was_draining, loop.is_draining) == (True, False)
+        loop.stop()
+
+    on_virtual_time(story)
+
+
+def test_a_stall_while_draining_begins_the_draining_anew() -> None:
+    async def story(virtual: VirtualLoop) -> None:
+        clock = Stopwatch(virtual)
+        loop, listener = started(clock)
+        clock.jump_ms = 1_000
+        loop.run(lambda: None)
+        await asyncio.sleep(0)
+        clock.jump_ms = 2_000
+        loop.run(lambda: None)
+        await asyncio.sleep(0.01)
+        assert listener.order == ["stall", "stall", "drained"], "drained once for both"
+        loop.stop()
+
+    on_virtual_time(story)
+
+
+def test_effects_are_performed_in_order_after_the_callback_and_before_it_returns() -> None:
+    loop = BrokerLoop(lambda: 0)
+    order: list[str] = []
+
+    def effect(name: str, *follow: str) -> None:
+        for each in follow:
+            loop.then(effect, each)
+        order.append(name)
+
+    def callback() -> None:
+        loop.then(effect, "first", "of the first")
+        loop.run(effect, "a callback inside runs at once", "of the inner")
+        loop.then(effect, "second")
+        order.append("callback")
+
+    loop.run(callback)
+    assert order == [
+        "a callback inside runs at once",
+        "callback",
+        "first",
+        "of the inner",
+        "second",
+        "of the first",
+    ]
+    loop.then(effect, "from a task")
+    assert order[-1] == "from a task"
+
+
+def test_what_follows_from_a_stall_is_done_before_the_callback() -> None:
+    async def story(virtual: VirtualLoop) -> None:
+        clock = Stopwatch(virtual)
+        loop, listener = started(clock)
+        order = listener.order
+
+        class Deposed(Listener):
+            def on_stall(self, stall: Stall) -> None:
+                loop.then(order.append, f"refuse what waits after {stall.length_ms} ms")
+
+        loop.stall_listener = Deposed()
+        clock.jump_ms = 500
+        loop.run(order.append, "request")
+        assert order == ["refuse what waits after 500 ms", "request"]
+        loop.stop()
+
+    on_virtual_time(story)
+
+
+def test_a_failure_holds_up_nothing_that_is_queued(caplog: pytest.LogCaptureFixture) -> None:
+    loop = BrokerLoop(lambda: 0)
+    order: list[str] = []
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    def callback() -> None:
+        loop.then(fails)
+        loop.then(order.append, "the next one")
+        fails()
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ZeroDivisionError):
+        loop.run(callback)
+    assert order == ["the next one"]
+    assert "fails" in caplog.text
+    loop.run(order.append, "still serving")
+    assert order[-1] == "still serving"
