@@ -1,9 +1,10 @@
-"""Who writes partition state: each sentence of the design, and what fails without it.
+"""Conditions of writes of partition state: each sentence of the design, and its tests.
 
 By a leader: "its own incarnation node and that of each added member still exist, and the state's
 version matches", and the topic is still the same one:
     test_a_replaced_leader_cannot_change_the_isr
     test_a_member_is_not_added_once_it_restarted
+    test_a_damaged_replica_is_not_added_before_it_is_repaired
     test_a_leader_cannot_undo_what_a_controller_wrote
     test_a_step_for_a_deleted_topic_does_not_reach_its_namesake
 By the controller: "its controller epoch still holds, and the version matches":
@@ -26,7 +27,7 @@ from every ISR that has another live member, elects where it led, and bumps the 
     test_a_restarted_broker_serves_before_its_old_session_ends
     test_a_former_incarnation_is_refused
 Joining below the watermark or the epoch's start, a leader past its session, and everything here
-once more: the lives in tests/sim.
+once more: the simulated runs in tests/sim.
 """
 
 from __future__ import annotations
@@ -35,10 +36,7 @@ import asyncio
 import json
 from functools import partial
 
-import few_brokers
 import pytest
-from caller import caller_of, secret_of
-from few_brokers import ONE, PATH, THREE, TWO, client_of, node_of, replica_of, state_of, until
 from kio.schema.errors import ErrorCode
 
 from insync.metadata import paths
@@ -49,6 +47,22 @@ from insync.rules.follower import Fetch
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.sim.cluster import Cluster
+from insync.sim.ownership import acting_as
+from insync.storage.inventory import Damage
+from support.sim import few_brokers
+from support.sim.few_brokers import (
+    KEY,
+    ONE,
+    PATH,
+    THREE,
+    TWO,
+    client_of,
+    node_of,
+    replica_of,
+    state_of,
+    until,
+)
+from support.sim.hello_client import caller_of, secret_of
 
 play = partial(few_brokers.play, within_s=120)
 topic = partial(few_brokers.topic, settled_s=0.1)
@@ -59,10 +73,12 @@ def version_of(cluster: Cluster) -> int:
 
 
 def leave_step(cluster: Cluster, leader: int, leaving: BrokerId) -> list[Operation]:
-    """What this leader would commit now to let somebody go."""
-    found = replica_of(cluster, leader)
-    assert found.term is not None
-    step = node_of(cluster, leader).replicas._step(found, found.term.propose_leave({leaving}))
+    """What this leader would commit now to remove a member from the ISR."""
+    replica = replica_of(cluster, leader)
+    assert replica.term is not None
+    step = node_of(cluster, leader).replicas.leading._commits.operations(
+        replica, replica.term.propose_leave({leaving})
+    )
     assert step is not None
     return step
 
@@ -87,24 +103,60 @@ def test_a_replaced_leader_cannot_change_the_isr() -> None:
     play(scenario)
 
 
+def join_step(cluster: Cluster) -> list[Operation] | None:
+    """What leader 1 would commit now to let 3 into the ISR."""
+    replica = replica_of(cluster, 1)
+    assert replica.term is not None
+    now_ms = cluster.loop.clock_ms()
+    fetched = replica.term.fetch(
+        THREE,
+        Fetch(
+            offset=Offset(0),
+            leader_end=Offset(0),
+            at_ms=now_ms,
+            served_at_ms=now_ms,
+            incarnation=node_of(cluster, 3).replicas.incarnation,
+        ),
+    )
+    return node_of(cluster, 1).replicas.leading._commits.operations(
+        replica, fetched.propose_join(THREE)
+    )
+
+
+def test_a_damaged_replica_is_not_added_before_it_is_repaired() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.network.cut(1, 3)
+        await topic(cluster, (ONE, TWO, THREE), (ONE, TWO))
+        proposed_before = join_step(cluster)
+        assert proposed_before is not None
+        node = node_of(cluster, 3)
+        node.directory.mark(KEY, Damage(reason="a test", up_to=1, keep_to=0))
+        with acting_as(3):
+            node.replicas.report_damage(KEY)
+        path = paths.damaged_replica(*KEY, node.replicas.incarnation)
+        await until(lambda: path in cluster.tree.entries)
+        await asyncio.sleep(0.1)
+        assert join_step(cluster) is None
+        with pytest.raises(Conflict) as conflict:
+            cluster.tree.step(proposed_before, None)
+        assert conflict.value.path == path
+        with acting_as(3):
+            node.replicas.offline.allow_joining(KEY)
+        await until(lambda: join_step(cluster) is not None)
+        step = join_step(cluster)
+        assert step is not None
+        cluster.tree.step(step, None)
+        assert path not in cluster.tree.entries, "it may lead from here on"
+        assert state_of(cluster)["isr"] == [1, 2, 3]
+
+    play(scenario)
+
+
 def test_a_member_is_not_added_once_it_restarted() -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.network.cut(1, 3)
         await topic(cluster, (ONE, TWO, THREE), (ONE, TWO))
-        found = replica_of(cluster, 1)
-        assert found.term is not None
-        now_ms = cluster.loop.clock_ms()
-        fetched = found.term.fetch(
-            THREE,
-            Fetch(
-                offset=Offset(0),
-                leader_end=Offset(0),
-                at_ms=now_ms,
-                served_at_ms=now_ms,
-                incarnation=node_of(cluster, 3).replicas.incarnation,
-            ),
-        )
-        step = node_of(cluster, 1).replicas._step(found, fetched.propose_join(THREE))
+        step = join_step(cluster)
         assert step is not None
         cluster.tree.step(checks(step), None)  # they hold
         cluster.kill(3, noticed_after_ms=60_000)
@@ -141,7 +193,7 @@ def test_a_step_for_a_deleted_topic_does_not_reach_its_namesake() -> None:
 
 
 def test_a_leader_keeps_the_maximal_isr_until_it_knows() -> None:
-    """The store answers nothing for a while: whoever was to leave still counts."""
+    """The store does not respond for a while: the member that is to leave still counts."""
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
@@ -150,14 +202,14 @@ def test_a_leader_keeps_the_maximal_isr_until_it_knows() -> None:
         cluster.tree.freeze()
         cluster.network.cut(1, 3)
         assert await client.append_once([b"2"]) == 1
-        found = replica_of(cluster, 1)
+        replica = replica_of(cluster, 1)
         await asyncio.sleep(3)  # its shrink waits for the store
         assert await client.append_once([b"3"]) == 2
         await asyncio.sleep(1)
-        assert replica_of(cluster, 2).log.end == found.log.end == 3
-        assert found.high_watermark == 1, "3 may still be in the ISR for all that is known"
+        assert replica_of(cluster, 2).log.end == replica.log.end == 3
+        assert replica.high_watermark == 1, "3 may still be in the ISR for all that is known"
         cluster.tree.thaw()
-        await until(lambda: found.high_watermark == 3)
+        await until(lambda: replica.high_watermark == 3)
         assert state_of(cluster)["isr"] == [1, 2]
 
     play(scenario)
@@ -168,7 +220,7 @@ def test_a_refused_proposal_is_not_taken_for_granted() -> None:
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (THREE, TWO, ONE))
-        found = replica_of(cluster, 3)
+        replica = replica_of(cluster, 3)
         cluster.tree.freeze()
         cluster.network.cut(3, 1)
         client = client_of(cluster)
@@ -186,7 +238,7 @@ def test_a_refused_proposal_is_not_taken_for_granted() -> None:
         cluster.network.mend(3, 1)
         cluster.tree.step([Write(PATH, state, version_of(cluster))], None)
         cluster.tree.thaw()
-        await until(lambda: found.high_watermark == 1)
+        await until(lambda: replica.high_watermark == 1)
         members = state_of(cluster)["isr"]
         assert 2 not in members
         ends = {member: replica_of(cluster, member).log.end for member in members}
@@ -203,11 +255,11 @@ def test_a_deposed_controller_changes_nothing() -> None:
         first = cluster.controller()
         assert first is not None
         controller = node_of(cluster, first).controller
-        cluster.tree.step([controller._still_controller()], None)  # it is
+        cluster.tree.step([controller._check_still_controller()], None)  # it is
         cluster.pause(first)
         await until(lambda: cluster.controller() not in (None, first))
         with pytest.raises(Conflict):
-            cluster.tree.step([controller._still_controller()], None)
+            cluster.tree.step([controller._check_still_controller()], None)
         cluster.resume(first)
         await asyncio.sleep(1)
         assert cluster.controller() != first
@@ -280,7 +332,7 @@ def test_an_unnoticed_restart_is_a_new_incarnation(restarted: int) -> None:
         if restarted == 1:
             # Its session, and so its being controller, ends with the timeout.
             cluster.tree.end_session(cluster.tree.entries["/controller"].session or "")
-        await until(lambda: _is_dealt_with(cluster, restarted))
+        await until(lambda: _is_handled(cluster, restarted))
         after = state_of(cluster)
         if restarted == 3:
             assert after["leader_epoch"] > before["leader_epoch"]
@@ -294,7 +346,7 @@ def test_an_unnoticed_restart_is_a_new_incarnation(restarted: int) -> None:
     play(scenario, settings={"min.insync.replicas": "2"})
 
 
-def _is_dealt_with(cluster: Cluster, number: int) -> bool:
+def _is_handled(cluster: Cluster, number: int) -> bool:
     seen = cluster.tree.entries.get(paths.broker_seen(number))
     now = cluster.tree.entries.get(paths.broker_id(number))
     if seen is None or now is None:
@@ -425,7 +477,7 @@ def test_a_leader_notes_its_epoch_before_it_has_written_anything() -> None:
         await cluster.start(2)
         await until(lambda: set(state_of(cluster)["isr"]) == {2, 3})
         await until(lambda: replica_of(cluster, 2).log.end == 4)
-        found = [
+        logs = [
             bytes(
                 replica_of(cluster, n)
                 .log.read(  # type: ignore[union-attr]
@@ -435,6 +487,6 @@ def test_a_leader_notes_its_epoch_before_it_has_written_anything() -> None:
             )
             for n in (2, 3)
         ]
-        assert found[0] == found[1]
+        assert logs[0] == logs[1]
 
     play(scenario, settings={"unclean.leader.election.enable": "true"})

@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from partition_helpers import partition
-from simulated import client_of, new_cluster
 
 from insync.controller.controller import Controller
-from insync.controller.preferred import Rebalance, leaderships_to_return
+from insync.controller.preferred import Rebalance, preferred_elections
 from insync.metadata import paths
 from insync.metadata.memory import MemoryStore, MemoryTree
 from insync.metadata.records import BrokerRecord, decode_state, encode_state
@@ -18,6 +16,8 @@ from insync.metadata.store import Create, Delete, Write
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, Incarnation
 from insync.sim.virtual_loop import VirtualLoop, virtual_time
+from support.rules.partition_states import partition
+from support.sim.simulated_cluster import client_of, new_cluster
 
 INTERVAL_S = 300
 AT_HOME = partition(2, 1, leader=2)
@@ -162,18 +162,18 @@ def test_not_until_more_than_the_percentage_is_led_by_others(
 )
 def test_who_may_not_lead_is_not_asked_to(state: PartitionState) -> None:
     live = {BrokerId(1), BrokerId(2), BrokerId(3)}
-    assert leaderships_to_return({"p": state}, live=live, percentage_max=0) == {}
+    assert preferred_elections({"p": state}, live=live, percentage_max=0) == {}
 
 
 def test_who_resigned_lately_waits_where_it_resigned() -> None:
     live = {BrokerId(1), BrokerId(2)}
-    found = leaderships_to_return(
+    elected = preferred_elections(
         {"a": ABROAD, "b": ABROAD},
         live=live,
         percentage_max=10,
         cooling={"a": {BrokerId(2)}},
     )
-    assert found == {"b": ABROAD.led_by(BrokerId(2))}
+    assert elected == {"b": ABROAD.led_by(BrokerId(2))}
 
 
 def test_a_change_that_came_first_is_respected(loop: VirtualLoop) -> None:

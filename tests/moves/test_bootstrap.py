@@ -1,4 +1,4 @@
-"""A broker of ours that fills itself anew, and the tool that watches it, on virtual time."""
+"""An Insync broker that is rebuilding its replicas, and the tool that watches it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from few_brokers import TWO, client_of, isr_of, until
-from our_brokers import CLIENT, JOURNAL, LEASE, asked, forget_leases, tell, throttles, to
 
 from insync.cli import reassign_end
 from insync.client.admin import Admin
 from insync.moves import cluster as clusters
-from insync.moves.bootstrap import Outcome, Watching, bootstrap
+from insync.moves.bootstrap import Outcome, WatchOptions, bootstrap
 from insync.moves.journal import JournalFile
 from insync.rules.refusals import Refusal
 from insync.rules.throttle_lease import HOLD_MS
 from insync.sim.cluster import Cluster
+from support.moves.simulated_brokers import (
+    CLIENT,
+    JOURNAL,
+    LEASE,
+    forget_leases,
+    options,
+    run_tool,
+    throttles,
+    to,
+)
+from support.sim.few_brokers import TWO, client_of, isr_of, until
 
 
 @pytest.fixture(params=[LEASE, JOURNAL])
@@ -29,7 +38,7 @@ def kept_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def behind(cluster: Cluster) -> None:
-    """Broker 2 cannot fetch, and is put out for it."""
+    """Broker 2 cannot fetch, and leaves the ISR."""
     cluster.network.cut(2, 1)
     await client_of(cluster, 103).append_once([b"more"])
     await until(lambda: isr_of(cluster) == [1], within_s=60)
@@ -40,22 +49,22 @@ def bootstrapping(
     admin: Admin,
     folder: Path,
     *,
-    complain: Callable[[str], None] = pytest.fail,
+    warn: Callable[[str], None] = pytest.fail,
     gives_up_after_ms: int | None = None,
 ) -> asyncio.Task[Any]:
     async def run() -> Any:
-        now = await clusters.look(admin)
+        now = await clusters.read_cluster(admin)
         return await bootstrap(
             admin,
             JournalFile(folder, now.cluster_id),
             now,
             TWO,
             bytes_per_s=1_000_000,
-            watching=Watching(
+            watching=WatchOptions(
                 show=lambda _: None,
-                complain=complain,
+                warn=warn,
                 clock_ms=cluster.loop.clock_ms,
-                patience_ms=30_000,
+                stuck_after_ms=30_000,
                 gives_up_after_ms=gives_up_after_ms,
             ),
         )
@@ -76,7 +85,7 @@ SET = {
 def test_a_bootstrapping_broker_is_held_back_until_it_has_caught_up(
     tmp_path: Path, kept_by: str
 ) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await behind(cluster)
         task = bootstrapping(cluster, admin, tmp_path)
         await asyncio.sleep(5)
@@ -85,12 +94,12 @@ def test_a_bootstrapping_broker_is_held_back_until_it_has_caught_up(
         with pytest.raises(Refusal, match=r"another (tool|insync)"):
             await bootstrapping(cluster, admin, tmp_path)
         if kept_by == LEASE:
-            swept = await reassign_end.sweep(admin, asked(tmp_path, {}, force=True))
+            swept = await reassign_end.sweep(admin, options(tmp_path, {}, force=True))
             assert all(each["needed"] for each in swept.data["others"])
             assert len(swept.data["others"]) == 4
-            assert "Needed by what is under way" in swept.text
-            await reassign_end.verify(admin, asked(tmp_path, to(1, 2)))
-            await reassign_end.cancel(admin, asked(tmp_path, to(1, 2)))
+            assert "Needed by moves under way" in swept.text
+            await reassign_end.verify(admin, options(tmp_path, to(1, 2)))
+            await reassign_end.cancel(admin, options(tmp_path, to(1, 2)))
             assert throttles(cluster) == SET
         await asyncio.sleep(2 * HOLD_MS / 1_000)
         assert throttles(cluster) == SET
@@ -102,12 +111,12 @@ def test_a_bootstrapping_broker_is_held_back_until_it_has_caught_up(
         assert ended.problems == ()
         assert throttles(cluster) == {}
 
-    tell(story)
+    run_tool(scenario)
 
 
 @pytest.mark.usefixtures("kept_by")
-def test_interrupted_the_bootstrapping_brokers_throttle_goes_too(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+def test_an_interrupted_tool_removes_the_throttle(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await behind(cluster)
         task = bootstrapping(cluster, admin, tmp_path)
         await asyncio.sleep(5)
@@ -119,17 +128,17 @@ def test_interrupted_the_bootstrapping_brokers_throttle_goes_too(tmp_path: Path)
         assert list(tmp_path.glob("*.json")) == []
         cluster.network.heal()
 
-    tell(story)
+    run_tool(scenario)
 
 
 @pytest.mark.usefixtures("kept_by")
-def test_a_broker_that_does_not_return_is_given_up_when_so_asked(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+def test_the_tool_gives_up_a_broker_that_does_not_return_after_its_limit(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.kill(2)
         await until(lambda: isr_of(cluster) == [1])
         before_s = cluster.loop.time()
         task = bootstrapping(
-            cluster, admin, tmp_path, complain=lambda _: None, gives_up_after_ms=60_000
+            cluster, admin, tmp_path, warn=lambda _: None, gives_up_after_ms=60_000
         )
         await asyncio.sleep(50)
         assert throttles(cluster) != {}
@@ -138,14 +147,14 @@ def test_a_broker_that_does_not_return_is_given_up_when_so_asked(tmp_path: Path)
         assert 60 <= cluster.loop.time() - before_s < 75
         assert throttles(cluster) == {}
 
-    tell(story)
+    run_tool(scenario)
 
 
-def test_a_cluster_out_of_reach_does_not_make_its_broker_one_that_is_down(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+def test_a_broker_is_not_down_because_the_cluster_does_not_respond(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await behind(cluster)
         task = bootstrapping(
-            cluster, admin, tmp_path, complain=lambda _: None, gives_up_after_ms=20_000
+            cluster, admin, tmp_path, warn=lambda _: None, gives_up_after_ms=20_000
         )
         await asyncio.sleep(5)
         for number in cluster.brokers:
@@ -155,16 +164,16 @@ def test_a_cluster_out_of_reach_does_not_make_its_broker_one_that_is_down(tmp_pa
         outcome, _ = await task
         assert outcome is Outcome.CAUGHT_UP
 
-    tell(story)
+    run_tool(scenario)
 
 
-def test_the_tool_that_watches_a_broker_is_gone_and_its_throttle_soon_too(tmp_path: Path) -> None:
-    """Killed, or out of reach: it renews no longer, and can let go of nothing."""
+def test_the_throttle_ends_soon_after_the_tool_that_holds_it(tmp_path: Path) -> None:
+    """Killed, or disconnected: it cannot renew the throttle, nor release it."""
     complaints: list[str] = []
 
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await behind(cluster)
-        task = bootstrapping(cluster, admin, tmp_path, complain=complaints.append)
+        task = bootstrapping(cluster, admin, tmp_path, warn=complaints.append)
         await asyncio.sleep(5)
         assert throttles(cluster) == SET
         for number in cluster.brokers:
@@ -174,18 +183,18 @@ def test_the_tool_that_watches_a_broker_is_gone_and_its_throttle_soon_too(tmp_pa
         assert isr_of(cluster) == [1], "it is as far behind as before"
         outcome, ended = await task
         assert (outcome, ended.problems) == (Outcome.STOPPED, ())
-        assert "the throttle ends by itself" in complaints[-1]
+        assert "it ends by itself" in complaints[-1]
         cluster.network.heal()
 
-    tell(story)
+    run_tool(scenario)
 
 
-def test_a_throttle_that_lapsed_is_taken_again(tmp_path: Path) -> None:
+def test_a_throttle_that_lapsed_is_held_again(tmp_path: Path) -> None:
     complaints: list[str] = []
 
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         await behind(cluster)
-        task = bootstrapping(cluster, admin, tmp_path, complain=complaints.append)
+        task = bootstrapping(cluster, admin, tmp_path, warn=complaints.append)
         await asyncio.sleep(5)
         for number in cluster.brokers:
             cluster.network.cut(CLIENT, number)
@@ -199,4 +208,4 @@ def test_a_throttle_that_lapsed_is_taken_again(tmp_path: Path) -> None:
         assert outcome is Outcome.CAUGHT_UP
         assert throttles(cluster) == {}
 
-    tell(story)
+    run_tool(scenario)

@@ -1,4 +1,4 @@
-"""Plans as files: Kafka's JSON, and whatever else people put there."""
+"""Plans as files: Kafka's JSON, and files that are something else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from insync.rules.values import BrokerId, PartitionId
 
 
 def test_kafkas_own_output_is_read_and_written_back() -> None:
-    """As kafka-reassign-partitions 4.3.1 printed it, but for the directories' names."""
+    """As kafka-reassign-partitions 4.3.1 printed it, except for the directories' names."""
     text = (
         '{"version":1,"partitions":[{"topic":"foo","partition":0,"replicas":[1,2],'
         '"log_dirs":["any","any"]},{"topic":"foo","partition":1,"replicas":[2,3],'
@@ -79,7 +79,7 @@ def test_kafkas_own_output_is_read_and_written_back() -> None:
         ),
     ],
 )
-def test_a_plan_that_is_none(text: str, complaint: str) -> None:
+def test_a_text_that_is_not_a_plan(text: str, complaint: str) -> None:
     with pytest.raises(BadPlan) as refused:
         parse_plan(text)
     assert complaint in str(refused.value)
@@ -100,7 +100,7 @@ def test_a_number_of_thousands_of_digits() -> None:
         ('{"topics":[{"name":"t"}]}', "topics[0] names no topic"),
     ],
 )
-def test_topics_that_are_none(text: str, complaint: str) -> None:
+def test_a_text_that_is_not_a_list_of_topics(text: str, complaint: str) -> None:
     with pytest.raises(BadPlan) as refused:
         parse_topics(text)
     assert complaint in str(refused.value)

@@ -1,4 +1,4 @@
-"""What a plan means, on a cluster whose figures are given: the document's examples."""
+"""Estimates of plans on a cluster with fixed sizes and rates: the document's examples."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from one_cluster import OneCluster, cluster_now, ids, partition
 
 from insync.cli.throttle import estimate
-from insync.client.log_sizes import LogSize, Sizes
+from insync.client.log_sizes import LogSize, LogSizes
 from insync.moves import planning
-from insync.moves.bootstrap import copies_of, outlook_of
+from insync.moves.bootstrap import copies_of, estimate_rebuild
 from insync.moves.execute import (
+    MoveStatus,
     MovesUnderWay,
-    Standing,
     check_rates_can_be_set,
     check_topics_exist,
+    move_statuses,
     prepare,
-    standing,
 )
 from insync.moves.measure import between
 from insync.moves.planning import FetchSettings, UnsafeThrottle, response_warnings
 from insync.moves.throttle import CannotThrottle
 from insync.rules.refusals import BadPlan
 from insync.rules.values import BrokerId
+from support.moves.admin_in_memory import OneCluster, cluster_now, ids, partition
 
 MB = 1_000_000
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -34,49 +34,49 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 TEN = [partition(number) for number in range(10)]
 
 
-def sizes(mb: float, messages: int) -> Sizes:
+def sizes(mb: float, messages: int) -> LogSizes:
     log = LogSize(end=messages, size_bytes=int(mb * MB))
-    return Sizes(of={ONE: dict.fromkeys(TEN, log), TWO: {}}, problems={})
+    return LogSizes(of={ONE: dict.fromkeys(TEN, log), TWO: {}}, problems={})
 
 
-def seen(network: int | None = None, *, inbound_mb: float = 2) -> planning.Outlook:
+def seen(network: int | None = None, *, inbound_mb: float = 2) -> planning.PlanEstimate:
     """Ten partitions of 30 MB from 1 to 2, r=1, with 2 MB/s coming in."""
     cluster = cluster_now(dict.fromkeys(TEN, (1,)), alive=[1, 2])
     prepared = prepare(cluster, dict.fromkeys(TEN, ids([2])), is_additional=False)
     first, last = sizes(30 - inbound_mb, 90), sizes(30, 100)
     measured = between(cluster, last, first, elapsed_ms=10_000)
-    return planning.outlook(cluster, prepared.moving, measured, network_bytes_per_s=network)
+    return planning.estimate_plan(cluster, prepared.moving, measured, network_bytes_per_s=network)
 
 
 def test_the_documents_formula_and_each_brokers_own() -> None:
-    found = seen()
-    assert found.ratio == 1
-    assert found.bytes_to_move == 300 * MB
-    assert found.inbound_bytes_per_s == 2 * MB
-    assert found.client_bytes_in_max == 2 * MB
-    assert found.log_bytes_per_broker == 150 * MB
+    estimated = seen()
+    assert estimated.ratio == 1
+    assert estimated.bytes_to_move == 300 * MB
+    assert estimated.inbound_bytes_per_s == 2 * MB
+    assert estimated.client_bytes_in_max == 2 * MB
+    assert estimated.log_bytes_per_broker == 150 * MB
     # MoveRatio x TotalLogSizePerBroker x #Brokers / (quota - max(BytesInPerSec))
-    assert found.document_time_ms(12 * MB) == 30_000
-    assert found.time_ms(12 * MB) == 30_000
-    assert found.quota_to_finish(30) == 12 * MB
+    assert estimated.document_time_ms(12 * MB) == 30_000
+    assert estimated.time_ms(12 * MB) == 30_000
+    assert estimated.quota_to_finish(30) == 12 * MB
 
 
 def test_verdicts() -> None:
-    found = seen(network=125 * MB)
-    assert found.range.below_bytes_per_s == Fraction(123 * MB)
-    assert found.verdict(2 * MB) == "cannot finish"
-    assert found.verdict(2 * MB + 1) == "tight"
-    assert found.verdict(2_499_999) == "tight"
-    assert found.verdict(2_500_000) == "safe"
-    assert found.verdict(123 * MB) == "starves clients"
-    planning.check_safe(found, 2 * MB + 1)
+    estimated = seen(network=125 * MB)
+    assert estimated.range.below_bytes_per_s == Fraction(123 * MB)
+    assert estimated.verdict(2 * MB) == "cannot finish"
+    assert estimated.verdict(2 * MB + 1) == "tight"
+    assert estimated.verdict(2_499_999) == "tight"
+    assert estimated.verdict(2_500_000) == "safe"
+    assert estimated.verdict(123 * MB) == "starves clients"
+    planning.check_safe(estimated, 2 * MB + 1)
     with pytest.raises(UnsafeThrottle, match=r"2 MB/s on broker 1 .* use at least 2000001"):
-        planning.check_safe(found, 2 * MB)
+        planning.check_safe(estimated, 2 * MB)
     with pytest.raises(UnsafeThrottle, match="use at most 122999999, or --force"):
-        planning.check_safe(found, 124 * MB)
+        planning.check_safe(estimated, 124 * MB)
 
 
-def test_a_broker_that_fills_itself_anew_copies_what_it_lacks() -> None:
+def test_a_broker_that_is_rebuilding_copies_what_it_lacks() -> None:
     """Ten partitions of 30 MB with 2 MB/s coming in; it has 10 MB of each, or is down."""
     cluster = cluster_now(dict.fromkeys(TEN, (1, 2)), alive=[1, 2])
     copies = copies_of(cluster, TWO)
@@ -85,11 +85,11 @@ def test_a_broker_that_fills_itself_anew_copies_what_it_lacks() -> None:
     for second, lacks, time_ms in ((part, 200, 20_000), ({}, 300, 30_000)):
         now = replace(last, of={**last.of, TWO: second})
         measured = between(cluster, now, first, elapsed_ms=10_000)
-        found = outlook_of(cluster, copies, TWO, measured)
-        assert found.bytes_to_move == lacks * MB
-        assert found.time_ms(12 * MB) == time_ms
-        told = estimate(found, TWO, 12 * MB, is_without_inbound=False)
-        assert told.data == {
+        estimated = estimate_rebuild(cluster, copies, TWO, measured)
+        assert estimated.bytes_to_move == lacks * MB
+        assert estimated.time_ms(12 * MB) == time_ms
+        answer = estimate(estimated, TWO, 12 * MB, is_without_inbound=False)
+        assert answer.data == {
             "throttle_bytes_per_s": 12 * MB,
             "bytes_to_copy": lacks * MB,
             "brokers": [
@@ -103,7 +103,7 @@ def test_a_broker_that_fills_itself_anew_copies_what_it_lacks() -> None:
             ],
             "time_ms": time_ms,
         }
-        *table, line = told.text.splitlines()
+        *table, line = answer.text.splitlines()
         assert line == (
             f"Broker 2 lacks {lacks} MB: at 12 MB/s, less what comes in, this takes "
             f"{time_ms // 1_000}.0 s"
@@ -130,15 +130,15 @@ def test_the_fifth_question() -> None:
     below = {ONE: FetchSettings(response_bytes_max=10 * MB - 1, window_s=10)}
     quota = {"quota_bytes_per_s": MB}
     assert response_warnings(below, **quota, network_bytes_per_s=None, brokers=5) == []
-    (told,) = response_warnings(at_limit, **quota, network_bytes_per_s=None, brokers=5)
-    assert "set it below 10000000" in told
+    (warning,) = response_warnings(at_limit, **quota, network_bytes_per_s=None, brokers=5)
+    assert "set it below 10000000" in warning
     assert response_warnings(below, **quota, network_bytes_per_s=100 * MB, brokers=5) == []
-    (told,) = response_warnings(below, **quota, network_bytes_per_s=100 * MB, brokers=500)
-    assert "set it below 2000000" in told
+    (warning,) = response_warnings(below, **quota, network_bytes_per_s=100 * MB, brokers=500)
+    assert "set it below 2000000" in warning
 
 
 @pytest.mark.parametrize(
-    ("brokers_set", "told"),
+    ("brokers_set", "warnings"),
     [
         ({}, []),
         ({"": {LEADER_RATE: "5"}}, []),
@@ -155,17 +155,17 @@ def test_the_fifth_question() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_fourth_question(brokers_set: dict[str, dict[str, str]], told: list[str]) -> None:
-    """With unequal throttles a move may stand still once leaders have changed."""
+def test_the_fourth_question(brokers_set: dict[str, dict[str, str]], warnings: list[str]) -> None:
+    """With unequal throttles a move may stop once leaders have changed."""
     admin = OneCluster(brokers_set=brokers_set).admin
-    assert asyncio.run(planning.rate_warnings(admin, [ONE, TWO])) == told
+    assert asyncio.run(planning.rate_warnings(admin, [ONE, TWO])) == warnings
 
 
-def test_what_the_fifth_question_asks_about_is_each_brokers_own() -> None:
+def test_fetch_settings_are_each_brokers_own() -> None:
     own = {"replica.fetch.response.max.bytes": "1000", "replication.quota.window.num": "5"}
     cluster = OneCluster(brokers_set={"": {"replication.quota.window.size.seconds": "2"}, "2": own})
-    found = asyncio.run(planning.fetch_settings(cluster.admin, [TWO, ONE]))
-    assert found == {
+    estimated = asyncio.run(planning.fetch_settings(cluster.admin, [TWO, ONE]))
+    assert estimated == {
         ONE: FetchSettings(response_bytes_max=10 * 1024 * 1024, window_s=22),
         TWO: FetchSettings(response_bytes_max=1000, window_s=10),
     }
@@ -187,42 +187,42 @@ def test_plans_that_do_not_fit() -> None:
         check_topics_exist(cluster, ["t", "gone"])
 
 
-def test_moves_under_way() -> None:
+def test_running_moves() -> None:
     cluster = cluster_now({partition(0): [1, 2, 3]}, moving={partition(0): ([3], [1])})
     plan = {partition(0): ids([3, 2])}
-    with pytest.raises(MovesUnderWay, match=r"under way \(t-0\); .* --additional"):
+    with pytest.raises(MovesUnderWay, match=r"running \(t-0\); .* --additional"):
         prepare(cluster, plan, is_additional=False)
     prepared = prepare(cluster, plan, is_additional=True)
     assert prepared.moving[partition(0)].sources == {1, 2}
 
 
-def test_a_broker_that_is_down_cannot_be_given_a_rate() -> None:
+def test_no_rate_can_be_set_on_a_broker_that_is_down() -> None:
     cluster = cluster_now({partition(0): [1, 2]}, alive=[1, 3])
     prepared = prepare(cluster, {partition(0): ids([1, 3])}, is_additional=False)
     with pytest.raises(CannotThrottle, match="broker 2 is down, so its rate cannot be set"):
         check_rates_can_be_set(cluster, prepared)
 
 
-def test_a_bystander_may_be_down_who_gets_a_replica_may_not() -> None:
-    """KAFKA-19975: 3 keeps the replica it has, dead or not; 4 has to be there."""
+def test_a_broker_that_keeps_a_replica_may_be_down_one_that_gets_one_may_not() -> None:
+    """KAFKA-19975: 3 keeps the replica it has, dead or not; 4 must be live."""
     cluster = cluster_now({partition(0): [1, 2, 3]}, alive=[1, 2, 4])
     prepared = prepare(cluster, {partition(0): ids([4, 2, 3])}, is_additional=False)
     assert prepared.moving[partition(0)].destinations == {4}
     another = cluster_now({partition(0): [1, 2], partition(1): [3]}, alive=[1, 2])
     plan = {partition(0): ids([1, 3])}
-    with pytest.raises(BadPlan, match="t-0: broker 3 is down, and would not get its replica; "):
+    with pytest.raises(BadPlan, match="t-0: broker 3 is down and cannot get a replica; "):
         prepare(another, plan, is_additional=False)
 
 
-def test_how_a_plan_stands() -> None:
+def test_the_statuses_of_a_plan() -> None:
     cluster = cluster_now(
         {partition(0): [3, 2], partition(1): [1, 2, 3], partition(2): [1, 2]},
         moving={partition(1): ([3], [1])},
     )
     plan = {partition(number): ids([3, 2]) for number in range(4)}
-    assert list(standing(cluster, plan).values()) == [
-        Standing.COMPLETED,
-        Standing.IN_PROGRESS,
-        Standing.ELSEWHERE,
-        Standing.GONE,
+    assert list(move_statuses(cluster, plan).values()) == [
+        MoveStatus.COMPLETED,
+        MoveStatus.IN_PROGRESS,
+        MoveStatus.ELSEWHERE,
+        MoveStatus.GONE,
     ]

@@ -1,4 +1,4 @@
-"""Throttles that are set, changed and taken away again: nothing stays, nothing else goes."""
+"""Throttles that are set, changed and removed again: nothing stays, nothing else is removed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from one_cluster import OneCluster, cluster_now, ids, partition
 
 from insync.moves import execute, sweep, throttle
 from insync.moves.bootstrap import copies_of, throttle_of
@@ -32,6 +31,7 @@ from insync.rules.throttled_replicas import (
     listing,
 )
 from insync.rules.values import BrokerId, PartitionId
+from support.moves.admin_in_memory import OneCluster, cluster_now, ids, partition
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def set_for(cluster: OneCluster, file: JournalFile, *numbers: int, rate: int = 1
     asyncio.run(setting())
 
 
-def end(cluster: OneCluster, file: JournalFile, *active: int) -> throttle.Ended:
+def end(cluster: OneCluster, file: JournalFile, *active: int) -> throttle.ThrottleRemoval:
     moving = [partition(number) for number in active]
     return asyncio.run(throttle.end(cluster.admin, file, active=moving))
 
@@ -69,7 +69,7 @@ def end(cluster: OneCluster, file: JournalFile, *active: int) -> throttle.Ended:
 BOTH = {LEADER_RATE: "100", FOLLOWER_RATE: "100"}
 
 
-def test_set_exactly_and_taken_away_exactly(file: JournalFile) -> None:
+def test_exactly_what_was_set_is_removed(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}})
     set_for(cluster, file, 0, 1)
     assert cluster.throttles() == {
@@ -82,11 +82,11 @@ def test_set_exactly_and_taken_away_exactly(file: JournalFile) -> None:
     assert (ended.brokers, ended.topics, ended.problems) == (ids([1, 2, 3]), ("t",), ())
     assert cluster.throttles() == {}
     assert not file.path.exists()
-    assert end(cluster, file) == throttle.Ended()
+    assert end(cluster, file) == throttle.ThrottleRemoval()
 
 
 def test_the_journal_is_there_before_anything_is_set(file: JournalFile) -> None:
-    """Killed at once: whoever comes later knows all that may have been set."""
+    """Killed at once: a later tool knows all that may have been set."""
     seen = []
 
     class Watched(OneCluster):
@@ -100,7 +100,7 @@ def test_the_journal_is_there_before_anything_is_set(file: JournalFile) -> None:
     assert seen[0]["partitions"] == [["t", 0]]
 
 
-def test_what_the_operator_had_set_comes_back(file: JournalFile) -> None:
+def test_what_the_operator_had_set_is_restored(file: JournalFile) -> None:
     before = {
         "broker 2": {FOLLOWER_RATE: "7"},
         "broker ": {LEADER_RATE: "5"},
@@ -117,7 +117,7 @@ def test_what_the_operator_had_set_comes_back(file: JournalFile) -> None:
     assert cluster.throttles() == before
 
 
-def test_what_somebody_changed_meanwhile_is_theirs(file: JournalFile) -> None:
+def test_a_value_that_changed_meanwhile_is_not_restored(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}})
     set_for(cluster, file, 0)
     cluster.brokers_set["1"][LEADER_RATE] = "999"
@@ -129,7 +129,7 @@ def test_what_somebody_changed_meanwhile_is_theirs(file: JournalFile) -> None:
     }
 
 
-def test_a_throttle_changed_while_it_runs_goes_back_to_the_very_first(file: JournalFile) -> None:
+def test_a_throttle_changed_while_it_runs_restores_the_very_first_value(file: JournalFile) -> None:
     cluster = OneCluster(brokers_set={"1": {LEADER_RATE: "7"}}, topics_set={"t": {}})
     set_for(cluster, file, 0, rate=100)
     set_for(cluster, file, 0, 1, rate=200)
@@ -149,7 +149,7 @@ def test_a_broker_that_died_keeps_its_rate_and_the_journal_knows(file: JournalFi
     ended = end(cluster, file)
     assert len(ended.problems) == 1
     assert ended.problems[0].startswith("the rate of 100 B/s on broker 3 stays: ")
-    assert "there is no broker 3" in ended.problems[0]
+    assert "there is no live broker 3" in ended.problems[0]
     assert cluster.throttles() == {"broker 3": BOTH}
     assert not file.read().is_empty
     cluster.alive.add(3)
@@ -177,7 +177,7 @@ def test_refused_midway_leaves_an_earlier_throttle_as_it_was(file: JournalFile) 
 
 
 def test_interrupted_midway_leaves_nothing_set(file: JournalFile) -> None:
-    """Ctrl-C comes as a cancellation, wherever we are."""
+    """Ctrl-C is a cancellation at any point."""
 
     class Interrupted(OneCluster):
         async def alter_configs(self, *args: object, **kwargs: object) -> str:
@@ -194,7 +194,7 @@ def test_interrupted_midway_leaves_nothing_set(file: JournalFile) -> None:
     assert not file.path.exists()
 
 
-def test_a_topic_deleted_meanwhile_takes_its_lists_with_it(file: JournalFile) -> None:
+def test_the_lists_of_a_topic_deleted_meanwhile_are_gone(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}})
     set_for(cluster, file, 0)
     del cluster.topics_set["t"]
@@ -205,7 +205,7 @@ def test_a_topic_deleted_meanwhile_takes_its_lists_with_it(file: JournalFile) ->
 # --verify of a move that was started elsewhere.
 
 
-def clear(cluster: OneCluster, file: JournalFile, *numbers: int) -> throttle.Ended:
+def clear(cluster: OneCluster, file: JournalFile, *numbers: int) -> throttle.ThrottleRemoval:
     plan = {partition(number): ids([3]) for number in numbers}
     now = cluster_now({partition(number): [1, 2] for number in range(10)})
     return asyncio.run(execute.clear_throttle(cluster.admin, file, now, plan))
@@ -227,9 +227,10 @@ def test_without_a_journal_rates_stay_for_lists_that_are_not_the_plans(file: Jou
     assert clear(cluster, file, 0).brokers == ()
     assert cluster.throttles() == {"broker 1": BOTH, "topic t": {LEADER_LIST: "5:2"}}
     cluster.topics_set["t"] = {LEADER_LIST: "*"}
-    assert clear(cluster, file, 0) == throttle.Ended()
+    assert clear(cluster, file, 0) == throttle.ThrottleRemoval()
     cluster.topics_set["t"] = {}
-    assert clear(cluster, file, 0) == throttle.Ended(), "nothing says that the rates are its"
+    removal = clear(cluster, file, 0)
+    assert removal == throttle.ThrottleRemoval(), "the rates may be the operator's"
 
 
 # --sweep.
@@ -237,14 +238,14 @@ def test_without_a_journal_rates_stay_for_lists_that_are_not_the_plans(file: Jou
 
 def sweep_of(
     cluster: OneCluster, file: JournalFile, *active: int, force: bool = False
-) -> sweep.Swept:
+) -> sweep.SweepResult:
     keys = [partition(number) for number in range(3)]
     moving = {partition(number): ([3], [1]) for number in active}
     now = cluster_now({key: [1, 2] for key in keys}, moving=moving)
     return asyncio.run(sweep.sweep(cluster.admin, file, now, force=force))
 
 
-def test_sweep_takes_ours_and_lists_others(file: JournalFile) -> None:
+def test_sweep_removes_journalled_throttles_and_lists_others(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}}, brokers_set={"2": {}})
     set_for(cluster, file, 0)
     cluster.topics_set["t"][LEADER_LIST] += ",5:9"
@@ -257,7 +258,7 @@ def test_sweep_takes_ours_and_lists_others(file: JournalFile) -> None:
     assert cluster.throttles() == {}
 
 
-def test_sweep_leaves_moves_under_way_alone(file: JournalFile) -> None:
+def test_sweep_keeps_the_throttle_of_running_moves(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}})
     set_for(cluster, file, 0)
     before = cluster.throttles()
@@ -267,7 +268,7 @@ def test_sweep_leaves_moves_under_way_alone(file: JournalFile) -> None:
     assert cluster.throttles() == before
 
 
-def test_forced_sweep_spares_what_somebody_elses_move_needs(file: JournalFile) -> None:
+def test_forced_sweep_keeps_what_moves_of_other_tools_need(file: JournalFile) -> None:
     cluster = OneCluster(brokers_set={"1": dict(BOTH)}, topics_set={"t": {LEADER_LIST: "0:1"}})
     sweep_of(cluster, file, 0, force=True)
     assert cluster.throttles() == {"broker 1": BOTH, "topic t": {LEADER_LIST: "0:1"}}
@@ -287,7 +288,7 @@ def test_two_tools_at_once(file: JournalFile) -> None:
 def test_a_journal_says_the_same_when_read_back(file: JournalFile) -> None:
     journal = Journal(
         partitions=frozenset({partition(3), partition(1, "ü")}),
-        rates={(BrokerId(1), LEADER_RATE): RateChange(before=None, given=("5", "6"))},
+        rates={(BrokerId(1), LEADER_RATE): RateChange(before=None, values=("5", "6"))},
         lists={("ü", LEADER_LIST): listing([(PartitionId(1), BrokerId(2))])},
         bootstrapping=BrokerId(4),
     )
@@ -298,10 +299,10 @@ def test_a_journal_says_the_same_when_read_back(file: JournalFile) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', "null", "\0"])
-def test_a_journal_that_is_none_is_not_guessed_at(file: JournalFile, text: str) -> None:
+def test_a_file_that_is_not_a_journal_is_refused(file: JournalFile, text: str) -> None:
     with file.locked():
         file.path.write_text(text)
-    with pytest.raises(BadJournal, match="is no journal of moves"):
+    with pytest.raises(BadJournal, match="is not a journal of moves"):
         file.read()
 
 
@@ -327,22 +328,22 @@ def test_a_bootstrapping_broker_and_the_leaders_it_fetches_from() -> None:
     )
     copies = copies_of(now, BrokerId(3))
     assert sorted(copies) == [partition(0), partition(2)], "of what it follows"
-    found = throttle_of(now, copies, BrokerId(3), 10)
-    assert found.rates == {
+    set_throttle = throttle_of(now, copies, BrokerId(3), 10)
+    assert set_throttle.rates == {
         (3, FOLLOWER_RATE): 10,
         (1, LEADER_RATE): 10,
         (2, LEADER_RATE): 10,
     }
-    assert {name: str(each) for name, each in found.lists.items()} == {
+    assert {name: str(each) for name, each in set_throttle.lists.items()} == {
         ("t", FOLLOWER_LIST): "0:3,2:3",
         ("t", LEADER_LIST): "0:1,2:2",
     }
 
 
-def test_a_bootstrapping_broker_that_is_not_there_yet() -> None:
+def test_a_bootstrapping_broker_that_is_down() -> None:
     now = cluster_now({partition(0): [1, 3]}, alive=[1, 2])
-    found = throttle_of(now, copies_of(now, BrokerId(3)), BrokerId(3), 10)
-    assert (ALL_BROKERS, FOLLOWER_RATE) in found.rates
+    set_throttle = throttle_of(now, copies_of(now, BrokerId(3)), BrokerId(3), 10)
+    assert (ALL_BROKERS, FOLLOWER_RATE) in set_throttle.rates
 
 
 def test_a_broker_that_follows_nothing() -> None:
@@ -350,16 +351,18 @@ def test_a_broker_that_follows_nothing() -> None:
         copies_of(cluster_now({partition(0): [1, 3]}), BrokerId(9))
 
 
-def test_the_default_of_all_brokers_is_set_and_taken_away(file: JournalFile) -> None:
+def test_the_default_of_all_brokers_is_set_and_removed(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}}, alive={1})
-    given = Throttle(
+    default_rate = Throttle(
         rates={(ALL_BROKERS, FOLLOWER_RATE): 10},
         lists={("t", FOLLOWER_LIST): SomeReplicas(frozenset({(PartitionId(0), BrokerId(3))}))},
     )
 
     async def setting() -> None:
         with file.locked():
-            await throttle.set_throttle(cluster.admin, file, given, partitions=[partition(0)])
+            await throttle.set_throttle(
+                cluster.admin, file, default_rate, partitions=[partition(0)]
+            )
 
     asyncio.run(setting())
     assert cluster.brokers_set[""] == {FOLLOWER_RATE: "10"}

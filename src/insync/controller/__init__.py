@@ -1,1 +1,1 @@
-"""The controller: elections and the ends of brokers, in whichever broker holds the node for it."""
+"""The controller: elections, moves and resignations, in the broker that holds `/controller`."""

@@ -1,34 +1,42 @@
-"""Whoever creates `/controller` is the controller, for as long as its session lasts.
+"""The broker that creates `/controller` is the controller, for as long as its session lasts.
 
-Its work is one rule applied to every partition: a broker's incarnation ended, so it leaves the
-ISRs that can spare it and leads no longer. The step that applies it is conditional on the
-controller's epoch and on every state it changes, and repeating it changes nothing; so each new
-controller begins with it, and a deposed one achieves nothing.
+When a broker's incarnation ends, the controller applies one rule to every partition: the broker
+leaves each ISR that has another member, and leads no longer. The step is conditional on the
+controller's epoch and on every state it changes, and repeating it changes nothing. So each new
+controller begins with it, and steps of a deposed one fail. The same rule goes for a live broker
+that reports a replica as failed or damaged (`metadata.offline_replicas`).
 
-Incarnations that were dealt with are remembered in the store: one that came back at once, before
-anybody saw it go, is found by its new incarnation. Whoever is made leader is checked to be the same
-incarnation still: another may lack the tail of the log that it was trusted for.
+The store keeps the incarnation of each broker that a controller handled last. So a broker that
+restarted before its session ended is detected by its new incarnation. A step that makes a broker
+leader checks that its incarnation is still live: a later one may lack the tail of the log.
 
-Moves complete when they can; a throttle that came with them ends with them, and one that a tool
-holds ends when it is not renewed (`moves.py`). Leaders that ask to resign are relieved
-(`resignations.py`), and from time to time leadership goes back to preferred replicas
-(`preferred.py`). Neither takes anybody who is cooling.
+The controller completes moves; a throttle that came with them ends with them, and one that a tool
+holds ends when it is not renewed (`moves.py`). It grants resignations of leaders
+(`resignations.py`), and periodically elects preferred leaders (`preferred.py`). Neither elects a
+broker in its cool-down.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from insync.controller.countdown import Countdown
-from insync.controller.moves import Leases, Moving, completions
-from insync.controller.preferred import Rebalance, leaderships_to_return
-from insync.controller.resignations import hand_overs
+from insync.controller.expiry_timers import ExpiryTimers
+from insync.controller.moves import Leases, MovingPartitions, find_completions
+from insync.controller.preferred import Rebalance, preferred_elections
+from insync.controller.resignations import decide_resignations
 from insync.metadata import paths
-from insync.metadata.cooling import cooling_by_state
-from insync.metadata.dealt_with import brokers_seen, dealt_with
+from insync.metadata.cooldowns import cooldowns_by_state_path
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
+from insync.metadata.handled_incarnations import electable_brokers, handled_incarnations
+from insync.metadata.offline_replicas import (
+    ALL_ONLINE,
+    ElectableBrokers,
+    offline_by_state_path,
+    offline_in,
+)
 from insync.metadata.records import BrokerRecord, decode_config, decode_state, encode_state
 from insync.metadata.store import (
     STATES_PER_STEP_MAX,
@@ -42,14 +50,23 @@ from insync.metadata.store import (
     Write,
 )
 from insync.rules import election
-from insync.rules.election import NOBODY
+from insync.rules.acknowledgement import effective_min_isr
 from insync.rules.partition_state import PartitionState
+from insync.rules.reassignment import origin
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT
-from insync.rules.values import BrokerId, Incarnation
+from insync.rules.values import NO_BROKERS, BrokerId, Incarnation
 from insync.telemetry.schemas import REPLICAS_MOVED
 
 RETRY_MS = 50
-CONCERNS = (paths.CONTROLLER, paths.BROKER_IDS, paths.RESIGNATIONS, paths.COOLING)
+GIVEN_UP_MS = 1_000  # after an unexpected error; other brokers take the role within 50 ms
+CONCERNS = (
+    paths.CONTROLLER,
+    paths.BROKER_IDS,
+    paths.RESIGNATIONS,
+    paths.COOLING,
+    paths.FAILED_REPLICAS,
+    paths.DAMAGED_REPLICAS,
+)
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
 BROKER_GONE, PREFERRED = "a broker came or went", "back to the preferred replica"
@@ -57,9 +74,11 @@ RESIGNED, NO_ELECTION = "its leader resigned", ""
 
 logger = logging.getLogger(__name__)
 
-# A partition's leader changed, for a cause: told once the store has it.
+# Called with partition, state before and after, and cause, once the store has the new leader.
 OnElection = Callable[[tuple[str, int], PartitionState, PartitionState, str], None]
-Changed = Mapping[str, tuple[PartitionState, int]]  # a state to be, and the version it builds on
+ChangedStates = Mapping[
+    str, tuple[PartitionState, int]
+]  # by path: the new state, and the version it builds on
 
 
 class Controller:
@@ -79,19 +98,19 @@ class Controller:
         self._store = store
         self._unclean_default = unclean_default
         self._min_isr_default = min_isr_default
-        self._moving = Moving(store)
+        self._moving = MovingPartitions(store)
         self._wake = asyncio.Event()
         self._leases = Leases(store, wake=self._wake.set)
-        self._is_dealing_due = True  # which goes through every partition
+        self._is_broker_check_due = True  # which reads the state of every partition
         self._epoch_version: int | None = None  # of the epoch node, while this is the controller
         self._unwatch = store.watch(self._on_changes)
-        self._rebalance = rebalance  # None: leadership stays where it is
+        self._rebalance = rebalance  # None: no elections of preferred leaders
         self._is_rebalance_due = False
-        self._cool_down = Countdown[str](cooldown_ms, wake=self._wake.set)
+        self._cooldowns = ExpiryTimers[str](cooldown_ms, wake=self._wake.set)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run())]
         if rebalance is not None:
-            self._tasks.append(loop.create_task(self._remember_to_rebalance(rebalance)))
+            self._tasks.append(loop.create_task(self._request_rebalances(rebalance)))
 
     def change(
         self,
@@ -101,29 +120,29 @@ class Controller:
         min_isr_default: int = 1,
         cooldown_ms: int = COOLDOWN_MS_DEFAULT,
     ) -> None:
-        """Settings were changed at run time: what they allow now is looked for now."""
-        self._cool_down.last(cooldown_ms)
+        """Apply settings changed at run time, and check at once what they now allow."""
+        self._cooldowns.set_duration(cooldown_ms)
         if min_isr_default != self._min_isr_default:
             self._min_isr_default = min_isr_default
-            self._moving.look_at_all()
+            self._moving.mark_all_due()
             self._wake.set()
         if unclean_default != self._unclean_default:
             self._unclean_default = unclean_default
-            self._wake_to_deal()
+            self._request_broker_check()
         if rebalance != self._rebalance:
             self._rebalance = rebalance
-            run, *reminders = self._tasks
-            for task in reminders:
+            run, *rebalance_tasks = self._tasks
+            for task in rebalance_tasks:
                 task.cancel()
             self._tasks = [run]
             if rebalance is not None:
-                remembering = self._remember_to_rebalance(rebalance)
-                self._tasks.append(asyncio.get_running_loop().create_task(remembering))
+                requesting = self._request_rebalances(rebalance)
+                self._tasks.append(asyncio.get_running_loop().create_task(requesting))
 
     async def stop(self) -> None:
         self._unwatch()
-        self._cool_down.forget()
-        self._leases.forget()
+        self._cooldowns.clear()
+        self._leases.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,12 +151,12 @@ class Controller:
         for change in changes:
             is_allowed = change.path.startswith(paths.TOPIC_CONFIGS) and _may_allow_unclean(change)
             if is_allowed or change.path.startswith(CONCERNS):
-                self._wake_to_deal()
+                self._request_broker_check()
         if self._moving.on_changes(changes):
             self._wake.set()
 
-    def _wake_to_deal(self) -> None:
-        self._is_dealing_due = True
+    def _request_broker_check(self) -> None:
+        self._is_broker_check_due = True
         self._wake.set()
 
     async def _run(self) -> None:
@@ -145,32 +164,51 @@ class Controller:
             self._wake.clear()
             try:
                 if await self._is_controller():
-                    await self._deal_with_brokers()
-                    await self._end_cool_downs()
-                    await self._relieve_leaders()
+                    await self._handle_broker_changes()
+                    await self._end_cooldowns()
+                    await self._grant_resignations()
                     await self._complete_moves()
                     await self._end_leases()
-                    await self._return_leaderships()
+                    await self._elect_preferred_leaders()
                 else:
                     self._is_rebalance_due = False
-                    self._cool_down.forget()
-                    self._leases.forget()
+                    self._cooldowns.clear()
+                    self._leases.clear()
             except Conflict as conflict:
-                logger.debug("a step came too late: %s", conflict)
+                logger.debug("controller: another change came first, trying again: %s", conflict)
                 self._wake.set()
                 await asyncio.sleep(0)
             except (SessionEnded, Unavailable) as error:
-                logger.info("controller: %s", error)
+                logger.info("controller: %s; trying again in %d ms", error, RETRY_MS)
                 await asyncio.sleep(RETRY_MS / 1_000)
                 self._wake.set()
+            except Exception:
+                logger.exception(
+                    "controller: an unexpected error; another broker may take over, this one tries"
+                    " again in %d ms",
+                    GIVEN_UP_MS,
+                )
+                await self._give_up_role()
+                await asyncio.sleep(GIVEN_UP_MS / 1_000)
+                self._request_broker_check()
             await self._wake.wait()
+
+    async def _give_up_role(self) -> None:
+        """Let another broker be the controller: this one cannot do what it is there for."""
+        self._is_rebalance_due = False
+        entry = self._store.get(paths.CONTROLLER)
+        if entry is not None and entry.session is not None and entry.session == self._store.session:
+            with contextlib.suppress(Conflict, SessionEnded, Unavailable):
+                await self._store.commit(Delete(paths.CONTROLLER, entry.version))
 
     async def _is_controller(self) -> bool:
         """True if this broker is the controller, or has just become it."""
         entry = self._store.get(paths.CONTROLLER)
         if entry is not None:
             is_mine = entry.session is not None and entry.session == self._store.session
-            return is_mine and self._epoch_version is not None
+            if is_mine and self._epoch_version is None:
+                self._begin_as_controller()  # the step was made, and its answer was lost
+            return is_mine
         self._epoch_version = None
         if self._store.get(paths.broker_id(self._broker)) is None:
             return False  # not registered yet
@@ -186,124 +224,151 @@ class Controller:
         except Conflict:
             self._wake.set()
             return False
-        self._epoch_version = 0 if epoch is None else epoch.version + 1
-        self._moving.look_at_all()
-        self._is_dealing_due = True
-        logger.info("broker %d is the controller, epoch %s", self._broker, value.decode())
+        self._begin_as_controller()
         return True
 
-    async def _deal_with_brokers(self) -> None:
-        """Bring every partition in line with the brokers that live now, if that is due."""
-        if not self._is_dealing_due:
-            return  # a move woke us
-        self._is_dealing_due = False
+    def _begin_as_controller(self) -> None:
+        """Begin as controller: the store has this broker's node, and the epoch of its step."""
+        epoch = self._store.get(paths.CONTROLLER_EPOCH)
+        assert epoch is not None, "written in the step that made this broker the controller"
+        self._epoch_version = epoch.version
+        self._moving.mark_all_due()
+        self._is_broker_check_due = True
+        logger.info(
+            "controller: broker %d is the controller, epoch %s", self._broker, epoch.value.decode()
+        )
+
+    async def _handle_broker_changes(self) -> None:
+        """Update every partition for the brokers that are live now, if brokers changed."""
+        if not self._is_broker_check_due:
+            return  # woken for a move
+        self._is_broker_check_due = False
         try:
-            live, seen = self._live(), brokers_seen(self._store)
-            ended = [broker for broker in seen if live.get(broker) != seen[broker]]
-            changed = self._after(frozenset(live), ended)
-            await self._commit(changed, live, marks=self._marks(live, seen), cause=BROKER_GONE)
+            live, handled = self._live_brokers(), handled_incarnations(self._store)
+            ended = [broker for broker in handled if live.get(broker) != handled[broker]]
+            changed = self._states_after(live, ended)
+            await self._commit(
+                changed, live, last=self._mark_handled(live, handled), cause=BROKER_GONE
+            )
         except BaseException:
-            self._is_dealing_due = True
+            self._is_broker_check_due = True
             raise
         if changed:
-            logger.info("controller: %d partitions follow brokers %s", len(changed), sorted(live))
+            logger.info(
+                "controller: live brokers are now %s; changed the leader or ISR of %d partitions",
+                sorted(live),
+                len(changed),
+            )
 
-    async def _remember_to_rebalance(self, rebalance: Rebalance) -> None:
+    async def _request_rebalances(self, rebalance: Rebalance) -> None:
         while True:
             await asyncio.sleep(rebalance.interval_s)
             self._is_rebalance_due = True
-            self._wake_to_deal()
+            self._request_broker_check()
 
-    async def _return_leaderships(self) -> None:
-        """Give preferred replicas their leadership back, if that is due."""
+    async def _elect_preferred_leaders(self) -> None:
+        """Elect preferred replicas as leaders, if a rebalance is due."""
         if self._rebalance is None or not self._is_rebalance_due:
             return
-        live = self._live()
+        live = self._live_brokers()
         states, versions = {}, {}
+        all_offline = offline_by_state_path(self._store, live)
         for entry in self._store.under(paths.TOPICS):
             if paths.partition_of(entry.path) is not None:
                 states[entry.path] = decode_state(entry.value)
                 versions[entry.path] = entry.version
-        returned = leaderships_to_return(
+        elected = preferred_elections(
             states,
-            live=self._dealt_with(live),
+            live=self._electable(live),
             percentage_max=self._rebalance.percentage_max,
-            cooling=cooling_by_state(self._store),
+            cooling=cooldowns_by_state_path(self._store),
+            offline={path: offline.brokers for path, offline in all_offline.items()},
         )
-        changed = {path: (state, versions[path]) for path, state in returned.items()}
+        changed = {path: (state, versions[path]) for path, state in elected.items()}
         await self._commit(changed, live, cause=PREFERRED)
         self._is_rebalance_due = False
         if changed:
-            logger.info("controller: %d partitions are led by their first again", len(changed))
+            logger.info("controller: elected the preferred leader of %d partitions", len(changed))
 
-    async def _relieve_leaders(self) -> None:
-        """Let those who ask hand over, each with its cooling in the same step."""
-        live = self._live()
-        found = hand_overs(self._store, live=self._dealt_with(live))
+    async def _grant_resignations(self) -> None:
+        """Grant or refuse resignations. A cool-down starts in the step that grants."""
+        live = self._live_brokers()
+        decisions = decide_resignations(self._store, live=self._electable_in(live))
         await self._commit(
-            found.changed, live, marks=found.refused, beside=found.beside, cause=RESIGNED
+            decisions.changed,
+            live,
+            last=decisions.refused,
+            beside=decisions.beside,
+            cause=RESIGNED,
         )
-        for line in found.lines:
-            logger.info("controller: %s", line)
+        for line in decisions.lines:
+            logger.info("%s", line)
 
-    async def _end_cool_downs(self) -> None:
-        """By this controller's own clock since it first saw them: at least as long as asked."""
-        over = self._cool_down.over(entry.path for entry in self._store.under(paths.COOLING))
-        if over:
-            await self._commit({}, {}, marks=[Delete(path) for path in over], cause=NO_ELECTION)
-            self._cool_down.ended(over)
+    async def _end_cooldowns(self) -> None:
+        """By this controller's clock since it first saw them: at least as long as configured."""
+        expired = self._cooldowns.expired(entry.path for entry in self._store.under(paths.COOLING))
+        if expired:
+            await self._commit({}, {}, last=[Delete(path) for path in expired], cause=NO_ELECTION)
+            self._cooldowns.remove(expired)
 
     async def _complete_moves(self) -> None:
-        due = self._moving.take_due()
-        live = self._live()
+        due = self._moving.remove_due()
+        live = self._live_brokers()
         try:
-            found = completions(
-                self._store, due, live=self._dealt_with(live), min_isr_of=self._min_isr
+            completions = find_completions(
+                self._store, due, live=self._electable_in(live), min_isr_of=self._min_isr
             )
-            await self._commit(found.changed, live, beside=found.beside, cause=REPLICAS_MOVED)
+            await self._commit(
+                completions.changed, live, beside=completions.beside, cause=REPLICAS_MOVED
+            )
         except BaseException:
             self._moving.put_back(due)
             raise
-        if found.changed:
-            logger.info("controller: %d partitions have moved", len(found.changed))
+        if completions.changed:
+            logger.info(
+                "controller: completed the reassignment of %d partitions", len(completions.changed)
+            )
 
     async def _end_leases(self) -> None:
-        for path, step in self._leases.ended(self._moving):
-            await self._commit({}, {}, marks=step, cause=NO_ELECTION)
-            logger.info("controller: the throttle of %s ended", path)
+        for path, step in self._leases.find_ended(self._moving):
+            await self._commit({}, {}, last=step, cause=NO_ELECTION)
+            logger.info(
+                "controller: ended the throttle of %s and restored the settings before it", path
+            )
 
     async def _commit(
         self,
-        changed: Changed,
+        changed: ChangedStates,
         live: Mapping[BrokerId, Incarnation],
-        marks: Sequence[Operation] = (),
+        last: Sequence[Operation] = (),
         beside: Mapping[str, Sequence[Operation]] | None = None,
         *,
         cause: str,
     ) -> None:
-        """Write these states in as many steps as it takes, and the marks with the last one.
+        """Write these states, in several steps if they are many.
 
-        What goes `beside` a state is in the same step as that state.
+        The operations `beside` a state are in the same step as that state; those of `last` are in
+        the last step.
         """
         left = sorted(changed)
-        while left or marks:
+        while left or last:
             now, left = left[:STATES_PER_STEP_MAX], left[STATES_PER_STEP_MAX:]
             states = {path: changed[path][0] for path in now}
             leaders = {state.leader for state in states.values() if state.leader is not None}
-            step: list[Operation] = [self._still_controller()]
+            step: list[Operation] = [self._check_still_controller()]
             step += [Check(paths.session(live[leader])) for leader in sorted(leaders)]
             step += [
                 Write(path, encode_state(state), changed[path][1]) for path, state in states.items()
             ]
             step += [operation for path in now for operation in (beside or {}).get(path, ())]
             if not left:
-                step += marks  # only with the last partition is a broker dealt with
-                marks = ()
+                step += last  # a broker is handled once its last partition is
+                last = ()
             before = {path: self._store.get(path) for path in now}
             await self._store.commit(*step)
-            self._tell_of_elections(before, states, cause)
+            self._report_elections(before, states, cause)
 
-    def _tell_of_elections(
+    def _report_elections(
         self, before: Mapping[str, Entry | None], after: Mapping[str, PartitionState], cause: str
     ) -> None:
         for path, state in after.items():
@@ -313,23 +378,28 @@ class Controller:
                 if earlier.leader_epoch != state.leader_epoch:
                     self._on_election(partition, earlier, state, cause)
 
-    def _live(self) -> dict[BrokerId, Incarnation]:
-        found = {}
+    def _live_brokers(self) -> dict[BrokerId, Incarnation]:
+        incarnations = {}
         for name in self._store.children(paths.BROKER_IDS):
             entry = self._store.get(f"{paths.BROKER_IDS}/{name}")
             if entry is not None:
                 record = BrokerRecord.decode(int(name), entry.value)
-                found[record.broker] = record.incarnation
-        return found
+                incarnations[record.broker] = record.incarnation
+        return incarnations
 
-    def _dealt_with(self, live: Mapping[BrokerId, Incarnation]) -> frozenset[BrokerId]:
-        return dealt_with(live, brokers_seen(self._store))
+    def _electable(self, live: Mapping[BrokerId, Incarnation]) -> frozenset[BrokerId]:
+        return electable_brokers(live, handled_incarnations(self._store))
 
-    def _still_controller(self) -> Operation:
+    def _electable_in(self, live: Mapping[BrokerId, Incarnation]) -> ElectableBrokers:
+        """The brokers that can lead, by partition: those without its offline replicas."""
+        electable = self._electable(live)
+        return lambda key: electable - offline_in(self._store, key, live).brokers
+
+    def _check_still_controller(self) -> Operation:
         return Check(paths.CONTROLLER_EPOCH, self._epoch_version)
 
-    def _marks(
-        self, live: Mapping[BrokerId, Incarnation], seen: Mapping[BrokerId, Incarnation]
+    def _mark_handled(
+        self, live: Mapping[BrokerId, Incarnation], handled: Mapping[BrokerId, Incarnation]
     ) -> list[Operation]:
         marks: list[Operation] = []
         for broker, incarnation in sorted(live.items()):
@@ -337,28 +407,36 @@ class Controller:
             entry = self._store.get(path)
             if entry is None:
                 marks.append(Create(path, value))
-            elif seen[broker] != incarnation:
+            elif handled[broker] != incarnation:
                 marks.append(Write(path, value, entry.version))
         return marks
 
-    def _after(
-        self, live: frozenset[BrokerId], ended: Sequence[BrokerId]
+    def _states_after(
+        self, live: Mapping[BrokerId, Incarnation], ended: Sequence[BrokerId]
     ) -> dict[str, tuple[PartitionState, int]]:
-        """Every state that is different once these incarnations have ended, with its version."""
+        """Every state that changes because these incarnations ended, with its current version."""
         changed: dict[str, tuple[PartitionState, int]] = {}
-        all_cooling = cooling_by_state(self._store)
+        cooldowns = cooldowns_by_state_path(self._store)
+        all_offline = offline_by_state_path(self._store, live)
         for entry in self._store.under(paths.TOPICS):
             partition = paths.partition_of(entry.path)
             if partition is None:
                 continue
-            state = before = decode_state(entry.value)
-            unclean = self._is_unclean(partition[0])
-            cooling = all_cooling.get(entry.path, NOBODY)
-            for broker in ended:
-                state = election.broker_gone(
-                    state, broker, live=live, cooling=cooling, unclean=unclean
-                )
-            state = election.elect(state, live=live, cooling=cooling, unclean=unclean)
+            before = decode_state(entry.value)
+            offline = all_offline.get(entry.path, ALL_ONLINE)
+            state = election.brokers_changed(
+                before,
+                ended=ended,
+                live=frozenset(live),
+                failed=offline.failed,
+                damaged=offline.damaged,
+                cooling=cooldowns.get(entry.path, NO_BROKERS),
+                unclean=self._is_unclean(partition[0]),
+                min_isr=effective_min_isr(
+                    min_insync_replicas=self._min_isr(partition[0]),
+                    replication_factor=len(origin(before)),
+                ),
+            )
             led_by_ended = before.leader in ended
             # A state that an ended incarnation led gets a new version even if nothing else
             # changes, so that no write of that incarnation can still succeed.

@@ -1,1 +1,1 @@
-"""Plan, execute, watch and end a reassignment with its throttle, on whoever's brokers."""
+"""Plan, execute, watch and end a reassignment with its throttle, on Insync or Apache Kafka."""

@@ -1,9 +1,9 @@
-"""A broker that fills itself anew: KIP-73's second question.
+"""Throttling a broker that is rebuilding its replicas: KIP-73's second question.
 
-Nothing is reassigned; the broker's own replicas catch up. The throttle is set for all of them and
-for the leaders they fetch from, and goes when every one is in sync again, or when the tool ends.
-Brokers that offer HoldThrottle see to that, also when the tool is killed; elsewhere the journal
-names what is to be swept.
+Nothing is reassigned; the broker's own replicas catch up. The tool sets the throttle for all of
+them and for the leaders they fetch from, and removes it when all are in sync, or when it ends.
+Brokers with HoldThrottle remove it also if the tool is killed; for other brokers the journal names
+what `--sweep` has to remove.
 """
 
 from __future__ import annotations
@@ -23,57 +23,58 @@ from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow
 from insync.moves.journal import AnotherTool, JournalFile
 from insync.moves.measure import Measured
-from insync.moves.planning import Outlook, outlook
-from insync.moves.throttle import Ended
-from insync.moves.watch import LOOK_EVERY_S, Patience, Show, Watch, is_out_of_sync
+from insync.moves.planning import PlanEstimate, estimate_plan
+from insync.moves.throttle import ThrottleRemoval
+from insync.moves.watch import POLL_EVERY_S, Show, WaitLimit, Watch, is_out_of_sync
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.refusals import BadPlan, Refusal
-from insync.rules.throttle_settings import Throttle, is_filled_anew, of_bootstrap
+from insync.rules.throttle_settings import Throttle, is_rebuilt_from_leader, of_bootstrap
 from insync.rules.values import BrokerId
 
-RENEWALS: Final = 3  # in the time that a throttle lasts: one or two may come late
+RENEWALS: Final = 3  # within a throttle's duration: one or two may be late
 
 Pause = Callable[[float], Awaitable[None]]
-Complain = Callable[[str], None]
+Warn = Callable[[str], None]
 
 
 def copies_of(cluster: ClusterNow, broker: BrokerId) -> dict[TopicPartition, Move]:
-    """The broker's replicas as if each were a move to it from those that have the data."""
-    found = {
+    """The broker's follower replicas, each as a move to it from the other replicas."""
+    copies = {
         partition: Move(
             sources=frozenset(now.replicas) - {broker}, destinations=frozenset({broker})
         )
         for partition, now in sorted(cluster.partitions.items())
-        if is_filled_anew(broker, replicas=now.replicas, leader=now.leader)
+        if is_rebuilt_from_leader(broker, replicas=now.replicas, leader=now.leader)
     }
-    if not found:
-        known = ", ".join(str(each) for each in sorted(cluster.alive))
+    if not copies:
+        alive = ", ".join(str(each) for each in sorted(cluster.alive))
         raise BadPlan(
             f"broker {broker} follows no partition, so there is nothing to throttle; "
-            f"alive are {known}"
+            f"live brokers: {alive}"
         )
-    return found
+    return copies
 
 
-def outlook_of(
+def estimate_rebuild(
     cluster: ClusterNow,
     copies: Mapping[TopicPartition, Move],
     broker: BrokerId,
     measured: Measured,
-) -> Outlook:
-    """What a plan would mean that copies what the broker lacks: of one that is down, everything."""
-    has = measured.held.get(broker, {})
-    lacks = {
-        partition: max(0, size - has.get(partition, 0))
+) -> PlanEstimate:
+    """The estimate for copying what the broker lacks; for a broker that is down, everything."""
+    own_bytes = measured.held.get(broker, {})
+    lacking_bytes = {
+        partition: max(0, size - own_bytes.get(partition, 0))
         for partition, size in measured.sizes.items()
     }
-    return outlook(cluster, copies, replace(measured, sizes=lacks), network_bytes_per_s=None)
+    measured = replace(measured, sizes=lacking_bytes)
+    return estimate_plan(cluster, copies, measured, network_bytes_per_s=None)
 
 
 def throttle_of(
     cluster: ClusterNow, copies: Mapping[TopicPartition, Move], broker: BrokerId, bytes_per_s: int
 ) -> Throttle:
-    """Its replicas in the follower lists, their leaders in the leader lists."""
+    """The broker's replicas in the follower lists, and their leaders in the leader lists."""
     return of_bootstrap(
         {partition: cluster.partitions[partition].leader for partition in copies},
         broker,
@@ -84,19 +85,19 @@ def throttle_of(
 
 class Outcome(Enum):
     CAUGHT_UP = "all its replicas are in sync"
-    STOPPED = "we were asked to stop"
+    STOPPED = "the tool was interrupted"
     GIVEN_UP = "it was down for too long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watching:
-    """How, and how long."""
+class WatchOptions:
+    """How to report, and how long to watch."""
 
     show: Show
-    complain: Complain
+    warn: Warn
     clock_ms: Callable[[], int]
-    patience_ms: int
-    gives_up_after_ms: int | None = None  # when the broker is not there; None: it is waited for
+    stuck_after_ms: int
+    gives_up_after_ms: int | None = None  # if the broker stays down; None: wait without a limit
     pause: Pause = asyncio.sleep
 
 
@@ -107,18 +108,18 @@ async def bootstrap(
     broker: BrokerId,
     *,
     bytes_per_s: int,
-    watching: Watching,
-) -> tuple[Outcome, Ended]:
-    """Set the throttle, watch the broker, and take the throttle away, whatever came of it."""
+    watching: WatchOptions,
+) -> tuple[Outcome, ThrottleRemoval]:
+    """Set the throttle, watch the broker, and remove the throttle in any case."""
     copies = copies_of(cluster, broker)
     if await throttle_holds.are_offered(admin):
         async with _held(admin, broker, bytes_per_s=bytes_per_s, watching=watching):
             outcome = await _watch(admin, copies, broker, watching)
-        return outcome, Ended()
+        return outcome, ThrottleRemoval()
     with file.locked():
-        left = await throttles.end(admin, file, active=cluster.active)
-        if left.kept_for:
-            raise AnotherTool("moves are under way under a throttle; wait until they are done")
+        earlier = await throttles.end(admin, file, active=cluster.active)
+        if earlier.kept_for:
+            raise AnotherTool("moves with a throttle are running; wait until they are done")
         throttle = throttle_of(cluster, copies, broker, bytes_per_s)
         await throttles.set_throttle(admin, file, throttle, partitions=copies, bootstrapping=broker)
         outcome = await _watch(admin, copies, broker, watching)
@@ -127,22 +128,22 @@ async def bootstrap(
 
 @asynccontextmanager
 async def _held(
-    admin: Admin, broker: BrokerId, *, bytes_per_s: int, watching: Watching
+    admin: Admin, broker: BrokerId, *, bytes_per_s: int, watching: WatchOptions
 ) -> AsyncIterator[None]:
-    """The cluster holds the throttle meanwhile, and some seconds longer if we are killed."""
+    """The cluster holds the throttle meanwhile, and some seconds longer if this tool is killed."""
     holder = uuid4().hex
 
     async def hold() -> int:
         return await throttle_holds.hold(admin, broker, holder=holder, bytes_per_s=bytes_per_s)
 
-    async def renew(lasts_ms: int) -> None:
-        """In a task of its own: a look at a cluster in trouble takes its time."""
+    async def renew(duration_ms: int) -> None:
+        """In its own task: polling a cluster with faults may take long."""
         while True:
-            await watching.pause(lasts_ms / 1_000 / RENEWALS)
+            await watching.pause(duration_ms / 1_000 / RENEWALS)
             try:
-                lasts_ms = await hold()
+                duration_ms = await hold()
             except Refusal as refusal:
-                watching.complain(f"the throttle was not renewed: {refusal}")
+                watching.warn(f"the throttle was not renewed, trying again: {refusal}")
 
     renewing = asyncio.create_task(renew(await hold()))
     try:
@@ -151,39 +152,41 @@ async def _held(
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         try:
-            await throttle_holds.let_go(admin, broker, holder=holder)
+            await throttle_holds.release(admin, broker, holder=holder)
         except Refusal as refusal:
-            watching.complain(f"the throttle ends by itself in some seconds, not now: {refusal}")
+            watching.warn(
+                f"the throttle could not be ended now; it ends by itself in some seconds: {refusal}"
+            )
 
 
 async def _watch(
-    admin: Admin, copies: Mapping[TopicPartition, Move], broker: BrokerId, watching: Watching
+    admin: Admin, copies: Mapping[TopicPartition, Move], broker: BrokerId, watching: WatchOptions
 ) -> Outcome:
     watch = Watch(
         admin,
         copies,
         clock_ms=watching.clock_ms,
-        patience_ms=watching.patience_ms,
+        stuck_after_ms=watching.stuck_after_ms,
         is_moving=is_out_of_sync,
     )
-    patience = Patience(watching.gives_up_after_ms)
+    wait_limit = WaitLimit(watching.gives_up_after_ms)
     try:
         while True:
             try:
-                cluster = await clusters.look(admin)
-                look = await watch.look(cluster)
-                watching.show(look)
-                # A broker that has just died is in sync until that is noticed.
-                is_there = broker in cluster.alive and broker not in look.silent
+                cluster = await clusters.read_cluster(admin)
+                progress = await watch.measure_progress(cluster)
+                watching.show(progress)
+                # A broker that has just died is in the ISR until the controller removes it.
+                is_there = broker in cluster.alive and broker not in progress.silent
                 if is_there and not _behind(cluster, copies, broker):
                     return Outcome.CAUGHT_UP
-                if patience.is_lost(is_away=not is_there, now_ms=watching.clock_ms()):
+                if wait_limit.is_exceeded(is_away=not is_there, now_ms=watching.clock_ms()):
                     return Outcome.GIVEN_UP
             except Refusal as refusal:
-                watching.complain(str(refusal))
-            await watching.pause(LOOK_EVERY_S)
+                watching.warn(str(refusal))
+            await watching.pause(POLL_EVERY_S)
     except asyncio.CancelledError:
-        return Outcome.STOPPED  # the throttle must not outlive us
+        return Outcome.STOPPED  # the caller removes the throttle
 
 
 def _behind(

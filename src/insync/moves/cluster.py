@@ -1,4 +1,4 @@
-"""A cluster as a move needs to know it, at one moment."""
+"""A snapshot of a cluster, with what moves need to know of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from insync.rules.values import BrokerId, PartitionId
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNow:
     cluster_id: str
-    racks: Mapping[BrokerId, str | None]  # of every broker that is alive
+    racks: Mapping[BrokerId, str | None]  # of every live broker
     partitions: Mapping[TopicPartition, Partition]
 
     @property
@@ -23,16 +23,16 @@ class ClusterNow:
 
     @property
     def known(self) -> frozenset[BrokerId]:
-        """Those too that are down: replicas of theirs tell that they are there."""
-        return self.alive.union(*(found.replicas for found in self.partitions.values()))
+        """Live brokers, and brokers that are down but have replicas."""
+        return self.alive.union(*(each.replicas for each in self.partitions.values()))
 
     @property
     def active(self) -> dict[TopicPartition, Move]:
-        """Every reassignment under way."""
+        """Every running reassignment."""
         return {
-            partition: found.move
-            for partition, found in self.partitions.items()
-            if found.move is not None
+            partition: now.move
+            for partition, now in self.partitions.items()
+            if now.move is not None
         }
 
     @property
@@ -42,26 +42,26 @@ class ClusterNow:
     def assignments(self) -> dict[TopicPartition, Assignment]:
         return {
             partition: Assignment(
-                replicas=tuple(found.replicas),
-                adding=() if found.move is None else tuple(found.move.adding),
-                removing=() if found.move is None else tuple(found.move.removing),
+                replicas=tuple(now.replicas),
+                adding=() if now.move is None else tuple(now.move.adding),
+                removing=() if now.move is None else tuple(now.move.removing),
             )
-            for partition, found in self.partitions.items()
+            for partition, now in self.partitions.items()
         }
 
     def hosted(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[BrokerId, tuple[TopicPartition, ...]]:
         """Which of these partitions each broker has a replica of."""
-        found: dict[BrokerId, list[TopicPartition]] = {}
+        hosted: dict[BrokerId, list[TopicPartition]] = {}
         for partition in sorted(partitions):
             if partition in self.partitions:
                 for broker in self.partitions[partition].replicas:
-                    found.setdefault(broker, []).append(partition)
-        return {broker: tuple(found[broker]) for broker in sorted(found)}
+                    hosted.setdefault(broker, []).append(partition)
+        return {broker: tuple(hosted[broker]) for broker in sorted(hosted)}
 
 
-async def look(admin: Admin) -> ClusterNow:
+async def read_cluster(admin: Admin) -> ClusterNow:
     cluster_id = await reassignments.cluster_id(admin)
     moves = await admin.moves()
     topics = await admin.topics()
@@ -81,7 +81,7 @@ async def look(admin: Admin) -> ClusterNow:
 
 
 def _with_move(partition: Partition, move: Move | None) -> Partition:
-    """Replicas as the move tells them: Metadata may be a moment older."""
+    """Replicas as the reassignment has them: the Metadata response may be older."""
     if move is None:
         return partition
     return Partition(

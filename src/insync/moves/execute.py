@@ -1,4 +1,4 @@
-"""Starting a plan with its throttle, cancelling it, and telling how it stands."""
+"""Starting a plan with its throttle, cancelling it, and reporting its status."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from enum import Enum
 from insync.client import reassignments
 from insync.client.admin import Admin
 from insync.moves import throttle as throttles
-from insync.moves.cluster import ClusterNow, look
+from insync.moves.cluster import ClusterNow, read_cluster
 from insync.moves.journal import AnotherTool, Journal, JournalFile
 from insync.moves.plan_file import Plan
-from insync.moves.throttle import CannotThrottle, Ended
+from insync.moves.throttle import CannotThrottle, ThrottleRemoval
 from insync.rules.move_plan import Move, TopicPartition, moves
 from insync.rules.refusals import BadPlan, Refusal
 from insync.rules.values import BrokerId
 
 
 class MovesUnderWay(Refusal):
-    """Another reassignment is active, and this one was not said to be additional."""
+    """Another reassignment is active, and this one is not additional."""
 
 
 class MoveRefused(Refusal):
-    """The cluster did not take the plan, or not all of it."""
+    """The cluster refused the plan, or a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A plan that fits the cluster as it was a moment ago."""
+class PreparedPlan:
+    """A plan that was checked against a snapshot of the cluster."""
 
     plan: Plan
-    moving: Mapping[TopicPartition, Move]  # what copies data, moves under way included
-    before: Mapping[TopicPartition, tuple[BrokerId, ...]]  # for a way back
+    moving: Mapping[TopicPartition, Move]  # what copies data, running moves included
+    before: Mapping[TopicPartition, tuple[BrokerId, ...]]  # to undo the plan
 
 
-def prepare(cluster: ClusterNow, plan: Plan, *, is_additional: bool) -> Prepared:
-    """Refuse what cannot be, before anything is changed."""
+def prepare(cluster: ClusterNow, plan: Plan, *, is_additional: bool) -> PreparedPlan:
+    """Refuse a plan that cannot be executed, before anything is changed."""
     moving = moves(cluster.assignments(), plan, known=cluster.known)
     _check_destinations(cluster, plan)
     active = cluster.active
     if active and not is_additional:
-        some = ", ".join(_name(partition) for partition in sorted(active)[:3])
+        examples = ", ".join(_name(partition) for partition in sorted(active)[:3])
         raise MovesUnderWay(
-            f"a reassignment is under way ({some}{', ...' if len(active) > 3 else ''}); "  # noqa: PLR2004
+            f"a reassignment is running ({examples}{', ...' if len(active) > 3 else ''}); "  # noqa: PLR2004
             "wait for it, cancel it, or add to it with --additional"
         )
-    return Prepared(
+    return PreparedPlan(
         plan=plan,
         moving=moving,
         before={partition: cluster.partitions[partition].replicas for partition in sorted(plan)},
@@ -55,19 +55,19 @@ def prepare(cluster: ClusterNow, plan: Plan, *, is_additional: bool) -> Prepared
 
 
 def _check_destinations(cluster: ClusterNow, plan: Plan) -> None:
-    """Who has a replica may be down: that holds nothing up. Who is to get one has to be there."""
+    """A broker that keeps its replica may be down. A broker that gets one must be live."""
     for partition, target in sorted(plan.items()):
-        has_one = cluster.partitions[partition].replicas
-        down = [broker for broker in target if broker not in {*has_one, *cluster.alive}]
+        current = cluster.partitions[partition].replicas
+        down = [broker for broker in target if broker not in {*current, *cluster.alive}]
         if down:
             raise BadPlan(
-                f"{_name(partition)}: broker {down[0]} is down, and would not get its replica; "
+                f"{_name(partition)}: broker {down[0]} is down and cannot get a replica; "
                 "start it, or name another"
             )
 
 
-def check_rates_can_be_set(cluster: ClusterNow, prepared: Prepared) -> None:
-    """A broker alone sets its own rate; waiting for a dead one only times out (KAFKA-13392)."""
+def check_rates_can_be_set(cluster: ClusterNow, prepared: PreparedPlan) -> None:
+    """Only the broker itself sets its rate; a request to a dead one times out (KAFKA-13392)."""
     involved = {b for move in prepared.moving.values() for b in move.sources | move.destinations}
     down = sorted(involved - cluster.alive)
     if down:
@@ -80,13 +80,13 @@ def check_rates_can_be_set(cluster: ClusterNow, prepared: Prepared) -> None:
 async def start(
     admin: Admin,
     file: JournalFile,
-    prepared: Prepared,
+    prepared: PreparedPlan,
     *,
     throttle_bytes_per_s: int | None,
     is_additional: bool,
     timeout_ms: int,
 ) -> None:
-    """All of the plan, with its throttle; when this refuses, no throttle of it is left."""
+    """Start the whole plan with its throttle. If this raises, its throttle was removed again."""
     if throttle_bytes_per_s is not None and await reassignments.offers_leases(admin):
         _check(
             await reassignments.start_with_throttle(
@@ -99,15 +99,15 @@ async def start(
         )
         return
     with file.locked():
-        # Measuring took its time: somebody may have begun something meanwhile.
-        cluster = await look(admin)
+        # Measuring took some seconds: another tool may have started something meanwhile.
+        cluster = await read_cluster(admin)
         prepared = prepare(cluster, prepared.plan, is_additional=is_additional)
         if file.read().bootstrapping is not None:
             raise AnotherTool(
-                f"a tool that bootstrapped broker {file.read().bootstrapping} died and left its "
-                "throttle; end it with --sweep"
+                f"a tool that throttled broker {file.read().bootstrapping} died and left its "
+                "throttle; remove it with --sweep"
             )
-        # What an earlier tool left behind is not a value to go back to.
+        # The values of a throttle that an earlier tool left are not values to restore.
         await throttles.end(admin, file, active=cluster.active)
         if throttle_bytes_per_s is not None and prepared.moving:
             throttle = throttles.of_moves(
@@ -116,14 +116,14 @@ async def start(
             await throttles.set_throttle(admin, file, throttle, partitions=prepared.moving)
         try:
             outcome = await reassignments.alter(admin, prepared.plan, timeout_ms=timeout_ms)
-            await _undo_the_rest(admin, cluster, prepared.plan, outcome, timeout_ms=timeout_ms)
+            await _cancel_started(admin, cluster, prepared.plan, outcome, timeout_ms=timeout_ms)
             _check(outcome)
         except (Refusal, asyncio.CancelledError):
-            await throttles.end(admin, file, active=(await look(admin)).active)
+            await throttles.end(admin, file, active=(await read_cluster(admin)).active)
             raise
 
 
-async def _undo_the_rest(
+async def _cancel_started(
     admin: Admin,
     cluster: ClusterNow,
     plan: Plan,
@@ -131,12 +131,12 @@ async def _undo_the_rest(
     *,
     timeout_ms: int,
 ) -> None:
-    """A plan is taken whole or not at all: what began beside a refused partition is cancelled."""
+    """Cancel the moves that started although another of the plan was refused: all or nothing."""
     if outcome.is_done:
         return
-    begun = plan.keys() - outcome.refused.keys() - cluster.active.keys()
-    if begun:
-        await reassignments.alter(admin, dict.fromkeys(begun), timeout_ms=timeout_ms)
+    started = plan.keys() - outcome.refused.keys() - cluster.active.keys()
+    if started:
+        await reassignments.alter(admin, dict.fromkeys(started), timeout_ms=timeout_ms)
 
 
 def _check(outcome: reassignments.Outcome) -> None:
@@ -149,15 +149,15 @@ def _check(outcome: reassignments.Outcome) -> None:
 async def cancel(
     admin: Admin, cluster: ClusterNow, plan: Plan, *, timeout_ms: int
 ) -> tuple[TopicPartition, ...]:
-    """Cancel what of the plan is under way; which that was."""
-    active = under_way(cluster, plan)
+    """Cancel the running moves of the plan; returns which those were."""
+    active = running_moves(cluster, plan)
     if active:
         targets = dict.fromkeys(active)
         _check(await reassignments.alter(admin, targets, timeout_ms=timeout_ms))
     return active
 
 
-def under_way(cluster: ClusterNow, plan: Plan) -> tuple[TopicPartition, ...]:
+def running_moves(cluster: ClusterNow, plan: Plan) -> tuple[TopicPartition, ...]:
     return tuple(sorted(cluster.active.keys() & plan.keys()))
 
 
@@ -170,12 +170,12 @@ async def preserve_throttle(
     cancels: bool,
     timeout_ms: int,
 ) -> bool:
-    """Make the plan's throttle the operator's, its moves cancelled or not; whether there is one.
+    """Keep the plan's throttle set, and optionally cancel its moves. Returns whether it has one.
 
-    Who would take it away when the moves end, lease or journal, is told to forget it. Cancelling
-    is part of that step: a lease ends with its last move, and would be quicker than a second one.
+    Removes the lease or the journal that would end the throttle with the moves. Cancelling is part
+    of the same step, because a lease ends with its last move.
     """
-    active = under_way(cluster, plan)
+    active = running_moves(cluster, plan)
     lease = None
     if active and await reassignments.offers_leases(admin):
         outcome = await reassignments.preserve_throttle(
@@ -187,49 +187,50 @@ async def preserve_throttle(
         await cancel(admin, cluster, plan, timeout_ms=timeout_ms)
     async with file.locked_when_free():
         journal = file.read()
-        is_plans = journal.bootstrapping is None and not journal.partitions.isdisjoint(plan)
-        if is_plans:
+        is_of_plan = journal.bootstrapping is None and not journal.partitions.isdisjoint(plan)
+        if is_of_plan:
             file.write(Journal())
-    return is_plans or lease is not None
+    return is_of_plan or lease is not None
 
 
-class Standing(Enum):
+class MoveStatus(Enum):
     COMPLETED = "completed"
     IN_PROGRESS = "in progress"
     ELSEWHERE = "elsewhere"
     GONE = "gone"
 
 
-def standing(cluster: ClusterNow, plan: Plan) -> dict[TopicPartition, Standing]:
-    """How each partition of the plan stands."""
-    found = {}
+def move_statuses(cluster: ClusterNow, plan: Plan) -> dict[TopicPartition, MoveStatus]:
+    """The status of each partition of the plan."""
+    statuses = {}
     for partition in sorted(plan):
         now = cluster.partitions.get(partition)
         if now is None:
-            found[partition] = Standing.GONE
+            statuses[partition] = MoveStatus.GONE
         elif now.move is not None:
-            found[partition] = Standing.IN_PROGRESS
+            statuses[partition] = MoveStatus.IN_PROGRESS
         elif tuple(now.replicas) == plan[partition]:
-            found[partition] = Standing.COMPLETED
+            statuses[partition] = MoveStatus.COMPLETED
         else:
-            found[partition] = Standing.ELSEWHERE
-    return found
+            statuses[partition] = MoveStatus.ELSEWHERE
+    return statuses
 
 
 async def clear_throttle(
     admin: Admin, file: JournalFile, cluster: ClusterNow, plan: Plan, *, is_held: bool = False
-) -> Ended:
-    """After a verify or a cancel: what the journal names, or else what belongs to this plan.
+) -> ThrottleRemoval:
+    """After a verify or a cancel: remove what the journal names, or else what belongs to this plan.
 
-    Without a journal (the move was started elsewhere) the plan's own entries leave the lists, and
-    the rates go when no list is left that they could limit. The rest is the operator's. What a
-    tool holds for a broker that fills itself anew (`is_held`) looks the same, and ends by itself.
+    Without a journal (another tool started the move) this removes the plan's entries from the
+    lists, and the rates if no list is left that they could limit. The rest is the operator's. The
+    throttle of a broker that is rebuilding its replicas (`is_held`) looks the same, and ends by
+    itself.
     """
     async with file.locked_when_free():
         if not file.read().is_empty:
             return await throttles.end(admin, file, active=cluster.active)
         if is_held:
-            return Ended()
+            return ThrottleRemoval()
         return await throttles.clear_of_plan(admin, cluster.topics, cluster.alive, plan.keys())
 
 

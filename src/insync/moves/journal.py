@@ -1,11 +1,11 @@
-"""What the tool has set on a cluster and must take away again, on disk before it is set.
+"""The settings that a tool changes on a cluster and must restore, on disk before they are set.
 
 One file per cluster, in a state directory. It names the throttled replicas added to each topic's
-list, each broker's rate with the value before it, and the partitions whose moves all this is for.
-Whoever ends the throttle (this tool, or another one after this one was killed) goes by the file.
+list, each broker's rate with the value before it, and the partitions whose moves need them.
+The tool that ends the throttle (this one, or another after this one was killed) reads the file.
 
-A lock beside it is held while a tool sets or ends a throttle: two at once would take each other's
-values for the operator's.
+A tool holds the lock beside it while it sets or ends a throttle: two at once would take each
+other's values for the operator's.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from insync.rules.values import BrokerId, PartitionId
 VERSION: Final = 1
 STATE_VARIABLE: Final = "INSYNC_STATE_DIR"
 FREE_WITHIN_S: Final = 60.0
-ASK_AGAIN_AFTER_S: Final = 0.2
+RETRY_AFTER_S: Final = 0.2
 
 
 class AnotherTool(Refusal):
-    """Somebody else is at work on the same cluster."""
+    """Another tool changes throttles of the same cluster."""
 
 
 class BadJournal(Refusal):
@@ -43,7 +43,7 @@ class BadJournal(Refusal):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateChange:
     before: str | None  # None: the broker had no value of its own
-    given: tuple[str, ...]  # all that we may have set: a tool can die between noting and setting
+    values: tuple[str, ...]  # values that may be set: a tool can die between journal and cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class Journal:
 
 
 def state_directory(environment: Mapping[str, str]) -> Path:
-    """Where journals are kept: said so, or where the desktop standard puts such files."""
-    if given := environment.get(STATE_VARIABLE):
-        return Path(given)
-    if given := environment.get("XDG_STATE_HOME"):
-        return Path(given) / "insync"
+    """The directory of journals: from the environment, or XDG's default."""
+    if folder := environment.get(STATE_VARIABLE):
+        return Path(folder)
+    if folder := environment.get("XDG_STATE_HOME"):
+        return Path(folder) / "insync"
     return Path(environment.get("HOME", ".")) / ".local" / "state" / "insync"
 
 
@@ -80,7 +80,7 @@ class JournalFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Refused at once if another tool holds it; a dead tool holds nothing."""
+        """Raises at once if another tool holds the lock; a dead tool holds none."""
         try:
             self._lock.parent.mkdir(parents=True, exist_ok=True)
             file = self._lock.open("a+")
@@ -91,9 +91,9 @@ class JournalFile:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                who = file.read(20).strip()
+                pid = file.read(20).strip()
                 raise AnotherTool(
-                    f"another insync (process {who}) is changing moves or throttles of this "
+                    f"another insync (process {pid}) is changing moves or throttles of this "
                     "cluster; wait until it is done"
                 ) from None
             file.truncate(0)
@@ -103,17 +103,17 @@ class JournalFile:
 
     @asynccontextmanager
     async def locked_when_free(self) -> AsyncIterator[None]:
-        """The same with patience: whoever ends a throttle has come too far to be refused."""
+        """The same, but waits: a tool that ends a throttle should not fail for another one."""
         deadline_s = asyncio.get_running_loop().time() + FREE_WITHIN_S
-        with ExitStack() as held:
+        with ExitStack() as lock:
             while True:
                 try:
-                    held.enter_context(self.locked())
+                    lock.enter_context(self.locked())
                     break
                 except AnotherTool:
                     if asyncio.get_running_loop().time() > deadline_s:
                         raise
-                    await asyncio.sleep(ASK_AGAIN_AFTER_S)
+                    await asyncio.sleep(RETRY_AFTER_S)
             yield
 
     def read(self) -> Journal:
@@ -127,11 +127,11 @@ class JournalFile:
             return _decoded(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise BadJournal(
-                f"{self.path} is no journal of moves; look at what it says, then remove it"
+                f"{self.path} is not a journal of moves; check its contents, then delete it"
             ) from None
 
     def write(self, journal: Journal) -> None:
-        """On the disk when this returns; an empty journal is no file."""
+        """On the disk when this returns; an empty journal deletes the file."""
         try:
             if journal.is_empty:
                 self.path.unlink(missing_ok=True)
@@ -158,7 +158,12 @@ def _encoded(journal: Journal, cluster_id: str) -> dict[str, Any]:
         "bootstrapping": journal.bootstrapping,
         "partitions": [[topic, number] for topic, number in sorted(journal.partitions)],
         "rates": [
-            {"broker": broker, "setting": key, "before": change.before, "given": list(change.given)}
+            {
+                "broker": broker,
+                "setting": key,
+                "before": change.before,
+                "given": list(change.values),
+            }
             for (broker, key), change in sorted(journal.rates.items(), key=lambda each: each[0])
         ],
         "lists": [
@@ -170,7 +175,7 @@ def _encoded(journal: Journal, cluster_id: str) -> dict[str, Any]:
 
 def _decoded(values: dict[str, Any]) -> Journal:
     if values["version"] != VERSION:
-        raise ValueError("a version we do not know")
+        raise ValueError("unknown version")
     return Journal(
         bootstrapping=values["bootstrapping"],
         partitions=frozenset(
@@ -178,7 +183,7 @@ def _decoded(values: dict[str, Any]) -> Journal:
         ),
         rates={
             (BrokerId(each["broker"]), each["setting"]): RateChange(
-                before=each["before"], given=tuple(each["given"])
+                before=each["before"], values=tuple(each["given"])
             )
             for each in values["rates"]
         },
@@ -189,5 +194,5 @@ def _decoded(values: dict[str, Any]) -> Journal:
 
 
 def _replicas(text: str) -> SomeReplicas:
-    found = parse(text)
-    return found if isinstance(found, SomeReplicas) else NO_REPLICAS
+    replicas = parse(text)
+    return replicas if isinstance(replicas, SomeReplicas) else NO_REPLICAS

@@ -1,4 +1,4 @@
-"""How large everything is and how fast it grows: two looks, some seconds apart."""
+"""Sizes of logs and how fast they grow: two measurements, some seconds apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from insync.client import log_sizes
 from insync.client.admin import Admin
-from insync.client.log_sizes import Sizes
+from insync.client.log_sizes import LogSizes
 from insync.moves.cluster import ClusterNow
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import Refusal
@@ -16,22 +16,22 @@ from insync.rules.values import BrokerId
 
 
 class CannotMeasure(Refusal):
-    """The brokers do not tell how large their logs are."""
+    """The brokers do not report the sizes of their logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Sizes and PartitionBytesInRate are those of each partition's leader."""
+    """LogSizes and PartitionBytesInRate are those of each partition's leader."""
 
     leaders: Mapping[TopicPartition, BrokerId]
     sizes: Mapping[TopicPartition, int]
     rates: Mapping[TopicPartition, int]
-    held: Mapping[BrokerId, Mapping[TopicPartition, int]]  # by every broker that tells
+    held: Mapping[BrokerId, Mapping[TopicPartition, int]]  # log sizes by broker and partition
     problems: tuple[str, ...] = ()
 
     @property
     def log_bytes(self) -> dict[BrokerId, int]:
-        """All that a broker has."""
+        """The total of each broker's logs."""
         return {broker: sum(logs.values()) for broker, logs in self.held.items()}
 
     def client_bytes_in(self, broker: BrokerId) -> int:
@@ -41,7 +41,7 @@ class Measured:
         )
 
     def all_bytes_in(self, broker: BrokerId, cluster: ClusterNow) -> int:
-        """What it takes in as leader and as follower."""
+        """What it receives as leader and as follower."""
         return sum(
             rate
             for partition, rate in self.rates.items()
@@ -50,8 +50,8 @@ class Measured:
 
 
 async def sizes_only(admin: Admin, cluster: ClusterNow) -> Measured:
-    """One look: what is there, not how it grows."""
-    return between(cluster, await _look(admin, cluster), None, elapsed_ms=1)
+    """One measurement: sizes, and rates of zero."""
+    return between(cluster, await _read_sizes(admin, cluster), None, elapsed_ms=1)
 
 
 async def measure(
@@ -62,23 +62,24 @@ async def measure(
     clock_ms: Callable[[], int],
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Measured:
-    first, first_ms = await _look(admin, cluster), clock_ms()
+    first, first_ms = await _read_sizes(admin, cluster), clock_ms()
     await pause(for_s)
-    last, last_ms = await _look(admin, cluster), clock_ms()
+    last, last_ms = await _read_sizes(admin, cluster), clock_ms()
     return between(cluster, last, first, elapsed_ms=max(1, last_ms - first_ms))
 
 
-async def _look(admin: Admin, cluster: ClusterNow) -> Sizes:
-    wanted = cluster.hosted(cluster.partitions)
-    found = await log_sizes.look(admin.connections, wanted)
-    told = [each.size_bytes for logs in found.of.values() for each in logs.values()]
-    if told and all(size is None for size in told):
-        raise CannotMeasure("these brokers do not tell the sizes of logs (DescribeLogDirs)")
-    return found
+async def _read_sizes(admin: Admin, cluster: ClusterNow) -> LogSizes:
+    sizes = await log_sizes.read_sizes(admin.connections, cluster.hosted(cluster.partitions))
+    reported = [each.size_bytes for logs in sizes.of.values() for each in logs.values()]
+    if reported and all(size is None for size in reported):
+        raise CannotMeasure("these brokers do not report the sizes of logs (DescribeLogDirs)")
+    return sizes
 
 
-def between(cluster: ClusterNow, last: Sizes, first: Sizes | None, *, elapsed_ms: int) -> Measured:
-    """What two looks tell together."""
+def between(
+    cluster: ClusterNow, last: LogSizes, first: LogSizes | None, *, elapsed_ms: int
+) -> Measured:
+    """Sizes and rates from two measurements."""
     leaders: dict[TopicPartition, BrokerId] = {}
     sizes: dict[TopicPartition, int] = {}
     rates: dict[TopicPartition, int] = {}
@@ -105,8 +106,8 @@ def between(cluster: ClusterNow, last: Sizes, first: Sizes | None, *, elapsed_ms
     )
 
 
-def _grown(first: Sizes, last: Sizes, leader: BrokerId, partition: TopicPartition) -> int:
-    """Bytes appended; where retention took more away meanwhile, from the offsets."""
+def _grown(first: LogSizes, last: LogSizes, leader: BrokerId, partition: TopicPartition) -> int:
+    """Bytes appended; from the offsets, if retention deleted more meanwhile."""
     before, now = first.bytes_on(leader, partition), last.bytes_on(leader, partition)
     if before is None or now is None:
         return 0

@@ -1,4 +1,4 @@
-"""kafka-reassign-partitions' JSON, read with suspicion and written as Kafka writes it."""
+"""The JSON of kafka-reassign-partitions: checked when read, written as Kafka writes it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from insync.client.small_files import read_small_text
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import BadPlan
 from insync.rules.throttled_replicas import ID_MAX
@@ -21,25 +22,15 @@ SHOWN_MAX: Final = 60
 
 
 def read_text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise BadPlan(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise BadPlan(f"{path} is larger than {FILE_BYTES_MAX} bytes; that is no plan")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise BadPlan(f"{path} is not UTF-8 text") from None
+    return read_small_text(path, bytes_max=FILE_BYTES_MAX, refusal=BadPlan, encoding="utf-8-sig")
 
 
 def parse_plan(text: str) -> Plan:
     """`{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}`."""
     plan: Plan = {}
-    for place, entry in _entries(text, "partitions"):
-        topic = _topic(entry, place)
-        partition = topic, PartitionId(_number(entry, "partition", place))
+    for location, entry in _entries(text, "partitions"):
+        topic = _topic(entry, location)
+        partition = topic, PartitionId(_number(entry, "partition", location))
         name = f"{topic}-{partition[1]}"
         if partition in plan:
             _refuse(f"{name} is listed more than once; keep one entry of it")
@@ -62,7 +53,7 @@ def parse_plan(text: str) -> Plan:
 
 def parse_topics(text: str) -> list[str]:
     """`{"version":1,"topics":[{"topic":"t"}]}`."""
-    topics = [_topic(entry, place) for place, entry in _entries(text, "topics")]
+    topics = [_topic(entry, location) for location, entry in _entries(text, "topics")]
     if not topics:
         _refuse("the list of topics is empty; there is nothing to move")
     twice = sorted({each for each in topics if topics.count(each) > 1})
@@ -72,7 +63,7 @@ def parse_topics(text: str) -> list[str]:
 
 
 def names_directories(text: str) -> bool:
-    """Whether a plan that was read asks for directories: each broker chooses its own here."""
+    """Whether a plan names log directories: Insync's brokers choose their own."""
     return any(
         each != ANY_DIRECTORY
         for _, entry in _entries(text, "partitions")
@@ -96,7 +87,7 @@ def plan_json(plan: Mapping[TopicPartition, Sequence[BrokerId]]) -> str:
 
 
 def _entries(text: str, what: str) -> list[tuple[str, dict[str, Any]]]:
-    """Each entry of the list with a name for its place."""
+    """Each entry of the list, with its location for messages."""
     try:
         whole = json.loads(text)
     except RecursionError:
@@ -111,41 +102,43 @@ def _entries(text: str, what: str) -> list[tuple[str, dict[str, Any]]]:
     entries = whole.get(what)
     if not isinstance(entries, list):
         _refuse(f"the JSON has no list of {what!r}")
-    found = []
+    located = []
     for index, entry in enumerate(entries):
-        place = f"{what}[{index}]"
+        location = f"{what}[{index}]"
         if not isinstance(entry, dict):
-            _refuse(f"{place} is {_shown(entry)}, not an object")
-        found.append((place, entry))
-    return found
+            _refuse(f"{location} is {_shown(entry)}, not an object")
+        located.append((location, entry))
+    return located
 
 
-def _topic(entry: dict[str, Any], place: str) -> str:
+def _topic(entry: dict[str, Any], location: str) -> str:
     topic = entry.get("topic")
     if not isinstance(topic, str) or not topic:
-        _refuse(f"{place} names no topic")
+        _refuse(f"{location} names no topic")
     return topic
 
 
-def _number(entry: dict[str, Any], name: str, place: str) -> int:
-    found = entry.get(name)
-    if not _is_id(found):
-        _refuse(f"{place}: {name} is {_shown(found)}; write a number from 0")
-    assert isinstance(found, int), "just looked"
-    return found
+def _number(entry: dict[str, Any], name: str, location: str) -> int:
+    number = entry.get(name)
+    if not _is_id(number):
+        _refuse(f"{location}: {name} is {_shown(number)}; write a number from 0")
+    assert isinstance(number, int), "checked above"
+    return number
 
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= ID_MAX
 
 
-def _check_directories(found: object, name: str, replicas: int) -> None:
-    if found is None:
+def _check_directories(directories: object, name: str, replicas: int) -> None:
+    if directories is None:
         return
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        _refuse(f"{name}: log_dirs is a list of directories, not {_shown(found)}")
-    if found and len(found) != replicas:
-        _refuse(f"{name} has {replicas} replicas but {len(found)} log_dirs; give as many or none")
+    if not isinstance(directories, list) or not all(isinstance(each, str) for each in directories):
+        _refuse(f"{name}: log_dirs is a list of directories, not {_shown(directories)}")
+    if directories and len(directories) != replicas:
+        _refuse(
+            f"{name} has {replicas} replicas but {len(directories)} log_dirs; give as many or none"
+        )
 
 
 def _shown(value: object) -> str:

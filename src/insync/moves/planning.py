@@ -1,4 +1,4 @@
-"""What a plan means on a cluster: bytes, times, which throttle is safe, what to beware of."""
+"""Estimates for a plan on a cluster: bytes, times, which throttle is safe, and warnings."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from insync.wire.configs import Resource
 RESPONSE_BYTES = "replica.fetch.response.max.bytes"
 WINDOWS = "replication.quota.window.num"
 WINDOW_S = "replication.quota.window.size.seconds"
-TIGHT = Fraction(5, 4)  # less than a quarter above what comes in: any rise of it stops the move
+TIGHT = Fraction(5, 4)  # less than a quarter above inbound: a small rise stops the move
 
 
 class UnsafeThrottle(Refusal):
-    """Outside of the document's range."""
+    """A throttle outside the range that KIP-73 calls safe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """A plan on a cluster as measured; nothing about a throttle yet."""
+class PlanEstimate:
+    """What a plan means on a measured cluster, for any throttle."""
 
     ratio: Fraction
     partitions_to_move: int
@@ -82,20 +82,22 @@ class Outlook:
                 return "tight" if is_tight else "safe"
 
 
-def outlook(
+def estimate_plan(
     cluster: ClusterNow,
     moving: Mapping[TopicPartition, Move],
     measured: Measured,
     *,
     network_bytes_per_s: int | None,
-) -> Outlook:
-    found = loads(moving, leaders=measured.leaders, sizes=measured.sizes, rates=measured.rates)
+) -> PlanEstimate:
+    load_by_broker = loads(
+        moving, leaders=measured.leaders, sizes=measured.sizes, rates=measured.rates
+    )
     log_bytes = measured.log_bytes
     brokers = max(1, len(log_bytes))
-    inbound = {broker: load.inbound_bytes_per_s for broker, load in found.items()}
-    worst = max(sorted(inbound), key=lambda broker: inbound[broker], default=None)
-    lowest = 0 if worst is None else inbound[worst]
-    room = safe_range(
+    inbound = {broker: load.inbound_bytes_per_s for broker, load in load_by_broker.items()}
+    busiest = max(sorted(inbound), key=lambda broker: inbound[broker], default=None)
+    lowest = 0 if busiest is None else inbound[busiest]
+    allowed = safe_range(
         bytes_in_per_s=max(
             (measured.all_bytes_in(broker, cluster) for broker in brokers_involved(moving)),
             default=0,
@@ -105,35 +107,35 @@ def outlook(
             (len(cluster.partitions[partition].replicas) for partition in moving), default=1
         ),
     )
-    return Outlook(
+    return PlanEstimate(
         ratio=move_ratio(partitions_to_move=len(moving), partitions_total=len(cluster.partitions)),
         partitions_to_move=len(moving),
         partitions_total=len(cluster.partitions),
-        loads=found,
+        loads=load_by_broker,
         log_bytes_per_broker=sum(log_bytes.values()) // brokers,
         brokers=brokers,
         client_bytes_in_max=max(map(measured.client_bytes_in, log_bytes), default=0),
         inbound_bytes_per_s=lowest,
-        inbound_at=worst,
+        inbound_at=busiest,
         range=SafeRange(
-            above_bytes_per_s=Fraction(lowest), below_bytes_per_s=room.below_bytes_per_s
+            above_bytes_per_s=Fraction(lowest), below_bytes_per_s=allowed.below_bytes_per_s
         ),
     )
 
 
-def check_safe(seen: Outlook, quota_bytes_per_s: int) -> None:
-    """Refuse a quota that cannot work, in one line that says which one would."""
-    match seen.range.verdict(quota_bytes_per_s):
+def check_safe(estimate: PlanEstimate, quota_bytes_per_s: int) -> None:
+    """Refuse a quota that cannot work, in one line that says which would."""
+    match estimate.range.verdict(quota_bytes_per_s):
         case ThrottleVerdict.CANNOT_FINISH:
             raise UnsafeThrottle(
                 f"a throttle of {rate_text(quota_bytes_per_s)} cannot finish: inbound "
-                f"{rate_text(seen.inbound_bytes_per_s)} on broker {seen.inbound_at} is not below "
-                f"it; use at least {seen.range.lowest}, or --force"
+                f"{rate_text(estimate.inbound_bytes_per_s)} on broker {estimate.inbound_at} is not "
+                f"below it; use at least {estimate.range.lowest}, or --force"
             )
         case ThrottleVerdict.STARVES_CLIENTS:
             raise UnsafeThrottle(
                 f"a throttle of {rate_text(quota_bytes_per_s)} leaves clients too little of the "
-                f"network; use at most {seen.range.highest}, or --force"
+                f"network; use at most {estimate.range.highest}, or --force"
             )
         case ThrottleVerdict.SAFE:
             pass
@@ -141,7 +143,7 @@ def check_safe(seen: Outlook, quota_bytes_per_s: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """What of a broker's settings the document's fifth question asks about."""
+    """The settings of a broker that KIP-73's fifth question is about."""
 
     response_bytes_max: int
     window_s: int
@@ -150,18 +152,18 @@ class FetchSettings:
 async def fetch_settings(
     admin: Admin, brokers: Iterable[BrokerId]
 ) -> dict[BrokerId, FetchSettings]:
-    found = {}
+    settings = {}
     for broker in sorted(brokers):
         values = {
             each.name: int(each.value)
             for each in await admin.configs(Resource.BROKER, str(broker))
             if each.name in (RESPONSE_BYTES, WINDOWS, WINDOW_S) and each.value is not None
         }
-        found[broker] = FetchSettings(
+        settings[broker] = FetchSettings(
             response_bytes_max=values.get(RESPONSE_BYTES, 10 * 1024 * 1024),
             window_s=values.get(WINDOWS, 11) * values.get(WINDOW_S, 1),
         )
-    return found
+    return settings
 
 
 def response_warnings(
@@ -171,8 +173,8 @@ def response_warnings(
     network_bytes_per_s: int | None,
     brokers: int,
 ) -> list[str]:
-    """Both forms of the fifth question's constraint."""
-    broken: dict[tuple[int, int, int], list[BrokerId]] = {}
+    """Both forms of the constraint in KIP-73's fifth question."""
+    violations: dict[tuple[int, int, int], list[BrokerId]] = {}
     for broker, each in sorted(settings.items()):
         limit = Fraction(
             response_bytes_limit_by_quota(
@@ -189,25 +191,25 @@ def response_warnings(
             limit = min(limit, full)
         if each.response_bytes_max >= limit:
             key = each.response_bytes_max, each.window_s, -(-limit // 1)
-            broken.setdefault(key, []).append(broker)
+            violations.setdefault(key, []).append(broker)
     return [
-        f"{RESPONSE_BYTES} is {response_bytes} on broker {', '.join(map(str, where))}: at "
+        f"{RESPONSE_BYTES} is {response_bytes} on broker {', '.join(map(str, ids))}: at "
         f"{quota_bytes_per_s} B/s the first responses take longer than the throttle's window of "
         f"{window_s} s; set it below {limit}"
-        for (response_bytes, window_s, limit), where in broken.items()
+        for (response_bytes, window_s, limit), ids in violations.items()
     ]
 
 
 async def rate_warnings(admin: Admin, brokers: Iterable[BrokerId]) -> list[str]:
-    """The fourth question: asymmetric throttles can stop a move when leaders change."""
+    """KIP-73's fourth question: unequal throttles can stop a move when leaders change."""
     limits = await throttles.limits_of(admin, brokers)
     warnings = []
     for key in RATES:
         rates = {broker: limits.get((broker, key)) for broker in sorted(brokers)}
         if len(set(rates.values())) > 1:
-            told = ", ".join(
+            values = ", ".join(
                 f"{'none' if rate is None else rate} on broker {broker}"
                 for broker, rate in rates.items()
             )
-            warnings.append(f"{key} is not the same on all brokers involved: {told}")
+            warnings.append(f"{key} is not the same on all brokers involved: {values}")
     return warnings

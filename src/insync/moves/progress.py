@@ -1,7 +1,7 @@
-"""How a move goes, from sizes seen at successive moments; no clock and no cluster in here.
+"""Progress of moves, from successive samples of log sizes; without a clock or a cluster.
 
-SumReplicaLag, in bytes, is what the destinations still lack. A destination that is level with its
-leader lacks nothing, whatever the sizes of the two logs say.
+SumReplicaLag, in bytes, is what the destinations still lack. A destination whose log end offset is
+the leader's lacks nothing, even if the sizes of the two logs differ.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ RATE_OVER_MS: Final = 10_000
 SAMPLES_MAX: Final = 100_000
 LONG_S: Final = 7 * 24 * 3_600
 
-Copy = tuple[TopicPartition, BrokerId]  # one replica that a move makes
+Copy = tuple[TopicPartition, BrokerId]  # one replica that a move creates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopySeen:
-    """One replica being made; bytes are None where nobody told."""
+class CopySample:
+    """One replica that a move creates; bytes are None if no broker reported them."""
 
     leader: BrokerId | None
     leader_bytes: int | None
     own_bytes: int | None
-    is_level: bool
+    is_caught_up: bool
     is_moving: bool
 
     @property
     def lag_bytes(self) -> int:
-        if not self.is_moving or self.is_level or self.leader_bytes is None:
+        if not self.is_moving or self.is_caught_up or self.leader_bytes is None:
             return 0
-        # A log whose sizes agree can still lack the last batches.
+        # A log of the leader's size can still lack the last batches.
         return max(1, self.leader_bytes - (self.own_bytes or 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     at_ms: int
-    copies: Mapping[Copy, CopySeen]
+    copies: Mapping[Copy, CopySample]
     limits_in: Mapping[BrokerId, int] = field(default_factory=dict)
     limits_out: Mapping[BrokerId, int] = field(default_factory=dict)
     silent: Mapping[BrokerId, str] = field(default_factory=dict)  # and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerLook:
-    """What one destination has received and lacks."""
+class BrokerProgress:
+    """What one destination has received, and what it lacks."""
 
     broker: BrokerId
     copies: int
@@ -59,15 +59,15 @@ class BrokerLook:
     done_bytes: int
     left_bytes: int
     rate_bytes_per_s: int | None  # over the last seconds
-    inbound_bytes_per_s: int | None  # what its new replicas' leaders get meanwhile
+    inbound_bytes_per_s: int | None  # what the leaders of its new replicas append meanwhile
     limit_bytes_per_s: int | None
     left_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class MoveProgress:
     at_ms: int
-    brokers: tuple[BrokerLook, ...]
+    brokers: tuple[BrokerProgress, ...]
     silent: Mapping[BrokerId, str]
     stuck: str | None
 
@@ -89,12 +89,12 @@ class Look:
 
     @property
     def rate_bytes_per_s(self) -> int | None:
-        known = [each.rate_bytes_per_s for each in self.brokers if each.rate_bytes_per_s]
-        return sum(known) if known else None
+        rates = [each.rate_bytes_per_s for each in self.brokers if each.rate_bytes_per_s]
+        return sum(rates) if rates else None
 
     @property
     def left_ms(self) -> int | None:
-        """Until the last destination is done; None while that of any is unknown."""
+        """Until the last destination is done; None if that is unknown for one of them."""
         waits = [each.left_ms for each in self.brokers if each.moving]
         return (
             max((each for each in waits if each is not None), default=0)
@@ -104,46 +104,46 @@ class Look:
 
 
 class History:
-    """Takes samples in time order and tells, after each, how things stand."""
+    """Adds samples in time order, and computes the progress after each."""
 
-    def __init__(self, *, patience_ms: int) -> None:
-        self._patience_ms = patience_ms
+    def __init__(self, *, stuck_after_ms: int) -> None:
+        self._stuck_after_ms = stuck_after_ms
         self._recent: deque[Sample] = deque()
         self._lags: deque[LagSample] = deque(maxlen=SAMPLES_MAX)
 
-    def add(self, sample: Sample) -> Look:
+    def add(self, sample: Sample) -> MoveProgress:
         self._recent.append(sample)
         while len(self._recent) > 2 and self._recent[1].at_ms <= sample.at_ms - RATE_OVER_MS:  # noqa: PLR2004
             self._recent.popleft()
         lag_bytes = sum(each.lag_bytes for each in sample.copies.values())
         self._lags.append(LagSample(at_ms=sample.at_ms, lag_bytes=lag_bytes))
-        brokers = sorted({broker for _, broker in sample.copies})
-        looks = tuple(self._broker(broker) for broker in brokers)
+        destinations = sorted({broker for _, broker in sample.copies})
+        brokers = tuple(self._broker_progress(broker) for broker in destinations)
         is_moving = any(each.is_moving for each in sample.copies.values())
         is_stuck = (
-            is_moving and progress(self._lags, patience_ms=self._patience_ms) is Progress.STUCK
+            is_moving and progress(self._lags, patience_ms=self._stuck_after_ms) is Progress.STUCK
         )
-        return Look(
+        return MoveProgress(
             at_ms=sample.at_ms,
-            brokers=looks,
+            brokers=brokers,
             silent=sample.silent,
-            stuck=self._reason(looks) if is_stuck else None,
+            stuck=self._reason(brokers) if is_stuck else None,
         )
 
-    def _broker(self, broker: BrokerId) -> BrokerLook:
+    def _broker_progress(self, broker: BrokerId) -> BrokerProgress:
         first, last = self._recent[0], self._recent[-1]
-        ours = [copy for copy in last.copies if copy[1] == broker]
-        seen = [last.copies[copy] for copy in ours]
-        left = sum(each.lag_bytes for each in seen)
-        rate = _growth(first, last, ours, "own_bytes")
-        moving = [copy for copy in ours if last.copies[copy].is_moving]
+        copies = [copy for copy in last.copies if copy[1] == broker]
+        samples = [last.copies[copy] for copy in copies]
+        left = sum(each.lag_bytes for each in samples)
+        rate = _growth(first, last, copies, "own_bytes")
+        moving = [copy for copy in copies if last.copies[copy].is_moving]
         inbound = _growth(first, last, moving, "leader_bytes")
         limit = last.limits_in.get(broker)
-        return BrokerLook(
+        return BrokerProgress(
             broker=broker,
-            copies=len(ours),
+            copies=len(copies),
             moving=len(moving),
-            done_bytes=sum(each.own_bytes or 0 for each in seen),
+            done_bytes=sum(each.own_bytes or 0 for each in samples),
             left_bytes=left,
             rate_bytes_per_s=rate,
             inbound_bytes_per_s=inbound,
@@ -151,11 +151,11 @@ class History:
             left_ms=_left_ms(left, rate, inbound),
         )
 
-    def _reason(self, looks: tuple[BrokerLook, ...]) -> str:
-        """Why it does not get on, and which number to change."""
+    def _reason(self, brokers: tuple[BrokerProgress, ...]) -> str:
+        """Why the moves are stuck, and which number to change."""
         sample = self._recent[-1]
         behind = sorted(
-            (each for each in looks if each.left_bytes), key=lambda each: -each.left_bytes
+            (each for each in brokers if each.left_bytes), key=lambda each: -each.left_bytes
         )
         for each in behind:
             if each.broker in sample.silent:
@@ -166,36 +166,36 @@ class History:
         for each in behind:
             inbound, limit = each.inbound_bytes_per_s or 0, each.limit_bytes_per_s
             if limit is not None and inbound >= limit:
-                return too_low(each.broker, inbound=inbound, limit=limit)
+                return throttle_too_low(each.broker, inbound=inbound, limit=limit)
         for broker, (inbound, left) in sorted(self._outbound().items()):
             limit = sample.limits_out.get(broker)
             if limit is not None and inbound >= limit:
-                return too_low(broker, inbound=inbound, limit=limit)
+                return throttle_too_low(broker, inbound=inbound, limit=limit)
             if limit is not None and left > limit * LONG_S:
-                return hopeless(broker, left_bytes=left, limit=limit)
+                return takes_too_long(broker, left_bytes=left, limit=limit)
         for each in behind:
             limit = each.limit_bytes_per_s
             if limit is not None and each.left_bytes > limit * LONG_S:
-                return hopeless(each.broker, left_bytes=each.left_bytes, limit=limit)
-        brokers = ", ".join(str(each.broker) for each in behind)
+                return takes_too_long(each.broker, left_bytes=each.left_bytes, limit=limit)
+        names = ", ".join(str(each.broker) for each in behind)
         return (
-            f"SumReplicaLag not falling on broker {brokers}: no throttle explains it; "
-            "see whether its leaders answer, and the broker's log"
+            f"SumReplicaLag not falling on broker {names}: no throttle explains it; "
+            "check that its leaders respond, and the broker's log"
         )
 
     def _outbound(self) -> dict[BrokerId, tuple[int, int]]:
-        """For each leader: what merely keeps its new replicas level takes, and what they lack."""
+        """For each leader: the rate its new replicas need to keep up, and the bytes they lack."""
         first, last = self._recent[0], self._recent[-1]
-        found: dict[BrokerId, tuple[int, int]] = {}
+        outbound: dict[BrokerId, tuple[int, int]] = {}
         for copy, seen in last.copies.items():
             if seen.leader is not None and seen.is_moving:
                 inbound = _growth(first, last, [copy], "leader_bytes") or 0
-                before = found.get(seen.leader, (0, 0))
-                found[seen.leader] = before[0] + inbound, before[1] + seen.lag_bytes
-        return found
+                before = outbound.get(seen.leader, (0, 0))
+                outbound[seen.leader] = before[0] + inbound, before[1] + seen.lag_bytes
+        return outbound
 
 
-def too_low(broker: BrokerId, *, inbound: int, limit: int) -> str:
+def throttle_too_low(broker: BrokerId, *, inbound: int, limit: int) -> str:
     return (
         f"SumReplicaLag not falling: inbound {rate_text(inbound)} exceeds the throttle of "
         f"{rate_text(limit)} on broker {broker}; raise it, for example with "
@@ -203,7 +203,7 @@ def too_low(broker: BrokerId, *, inbound: int, limit: int) -> str:
     )
 
 
-def hopeless(broker: BrokerId, *, left_bytes: int, limit: int) -> str:
+def takes_too_long(broker: BrokerId, *, left_bytes: int, limit: int) -> str:
     day = -(-left_bytes // (24 * 3_600))
     return (
         f"SumReplicaLag not falling: {size_text(left_bytes)} are left for the throttle of "
@@ -213,7 +213,7 @@ def hopeless(broker: BrokerId, *, left_bytes: int, limit: int) -> str:
 
 
 def _growth(first: Sample, last: Sample, copies: list[Copy], what: str) -> int | None:
-    """Bytes per second by which these logs grew; logs unknown at either moment do not count."""
+    """Growth of these logs in bytes per second; logs unknown in either sample do not count."""
     elapsed_ms = last.at_ms - first.at_ms
     if elapsed_ms <= 0:
         return None
@@ -239,11 +239,11 @@ def rate_text(bytes_per_s: int) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Decimal units, as rates and networks are given."""
+    """In decimal units, as is usual for rates and networks."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 999.5 or unit == "TB":  # noqa: PLR2004 - what rounds to a thousand is one more
+        if size < 999.5 or unit == "TB":  # noqa: PLR2004 - 999.5 rounds to 1000
             text = f"{size:.0f}" if unit == "B" or size >= 100 else f"{size:.1f}"  # noqa: PLR2004
             return f"{text.removesuffix('.0')} {unit}"
         size /= 1_000
-    raise AssertionError("the last unit takes everything")
+    raise AssertionError("the last unit has no upper limit")

@@ -1,1 +1,1 @@
-"""One broker put together from a clock, a network, a disk, a store and a source of chance."""
+"""One broker, built from a clock, a network, a disk, a metadata store and randomness."""

@@ -1,30 +1,42 @@
-"""`python -m insync.node --config FILE`: what `insync broker` does, for programs.
+"""`python -m insync.node --config FILE`: the same as `insync broker`, started by programs.
 
-A parser for people takes longer to import than a broker, and three start at once.
+It does not import the parser of the command line, which takes longer than a broker: `insync
+cluster` starts three of them at once.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from insync.broker.accepted import NEW_DIRECTORY, OLDER_METADATA, accepted_by
 from insync.broker.properties import read_properties
 from insync.broker.settings import Settings
 from insync.node import process
+from insync.node.world import World
 from insync.rules.refusals import Refusal
 
 
-def main(arguments: list[str]) -> int:
+def main(
+    arguments: list[str], *, make_world: Callable[[Settings], World] = process.real_world
+) -> int:
     try:
         if not __debug__:
-            raise Refusal("refuses to run under python -O: its assertions are part of it")
-        match arguments:
-            case ["--config", file]:
-                settings = Settings(read_properties(Path(file)))
-            case _:
-                sys.stderr.write("insync: write --config FILE\n")
-                return 2
-        process.run(process.serve(settings, on_ready=process.say_ready))
+            raise Refusal("refuses to run under python -O: the broker relies on its assertions")
+        accepted = accepted_by(arguments[2:])
+        if len(arguments) < 2 or arguments[0] != "--config" or accepted is None:  # noqa: PLR2004
+            sys.stderr.write(f"insync: write --config FILE [{OLDER_METADATA}] [{NEW_DIRECTORY}]\n")
+            return 2
+        settings = Settings(read_properties(Path(arguments[1])))
+        process.run(
+            process.serve(
+                settings,
+                on_ready=process.print_ready,
+                make_world=make_world,
+                accepted=accepted,
+            )
+        )
     except Refusal as refusal:
         sys.stderr.write(f"insync: {' '.join(str(refusal).split())}\n")
         return 1

@@ -1,234 +1,121 @@
-"""The one place that knows all parts of a broker, and the order they start and stop in."""
+"""One broker: how its parts are put together, and the order in which they start and stop."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from random import Random
-from typing import Protocol
+from typing import Any, Final
+from uuid import UUID
 
-from insync.broker.awake import Awake
-from insync.broker.changes import Changes
+from insync.broker.accepted import NOTHING, Accepted
+from insync.broker.admin.partition_steps import PartitionSteps
+from insync.broker.admin.topics import Topics
+from insync.broker.broker_loop import BrokerLoop
 from insync.broker.cluster_view import ClusterView
-from insync.broker.configs import Configs
-from insync.broker.fetch import Fetch
-from insync.broker.fetch_sessions import FetchSessions
-from insync.broker.follower_fetch import FollowerFetchers
-from insync.broker.in_sync import rule_of
-from insync.broker.producer_ids import ProducerIds
-from insync.broker.quotas import Quotas
-from insync.broker.reads import ReadPool
-from insync.broker.reassignments import PartitionSteps
-from insync.broker.replicas import Replicas
-from insync.broker.requests import Requests
-from insync.broker.scrapes import Scrapes
-from insync.broker.server import SWEEPS_UNTIL_IDLE, Connection, Connections
-from insync.broker.settings import BROKER_SETTINGS, Settings
-from insync.broker.telemetry import Publisher
-from insync.broker.throttle_record import ThrottleRecord
-from insync.broker.topics import Topics
-from insync.client.connection import ClientConnection
+from insync.broker.dispatch import Dispatcher, api_handlers
+from insync.broker.fetch.fetch import Fetch
+from insync.broker.fetch.fetch_sessions import FetchSessions
+from insync.broker.observability.telemetry import Publisher
+from insync.broker.observability.throttle_recorder import ThrottleRecord
+from insync.broker.quotas.quota_admission import NoQuota
+from insync.broker.quotas.quotas import Quotas
+from insync.broker.replication.follower_fetchers import FollowerFetchers
+from insync.broker.replication.in_sync import rule_of
+from insync.broker.replication.replicas import Replicas
+from insync.broker.server.server import Connection, Connections
+from insync.broker.settings import Settings
+from insync.broker.settings_table import BROKER_SETTINGS
+from insync.broker.topic_settings import TopicSettingsCache
 from insync.controller.controller import Controller
 from insync.controller.preferred import Rebalance
-from insync.metadata import paths
-from insync.metadata.errors import Conflict, SessionEnded, Unavailable
-from insync.metadata.records import BrokerRecord
-from insync.metadata.store import Create, Delete, MetadataStore
+from insync.node.admission import Admission, MetadataCheckpoints, read_history
+from insync.node.background import run_for_ever
+from insync.node.cluster_identity import ClusterIdentity, read_or_create_identity
+from insync.node.corrections import Corrections, find_traces
+from insync.node.listeners import listener_address, open_listener
+from insync.node.maintenance import Maintenance
+from insync.node.metrics_endpoint import start_metrics_endpoint
+from insync.node.registration import OwnDirectory, Registration
+from insync.node.scrub import Scrub
+from insync.node.world import World
 from insync.rules.partition_state import PartitionState
-from insync.rules.refusals import BadSetting, Refusal
-from insync.rules.values import BrokerId, Incarnation
+from insync.rules.values import BrokerId
 from insync.storage.config import LogConfig
 from insync.storage.directory import LogDirectory
-from insync.storage.disk import Disk
 from insync.storage.errors import StorageRefusal
+from insync.storage.strays import bring_back_strays, delete_expired_strays
 from insync.telemetry.recorder import Recorder
 from insync.telemetry.schemas import TABLES
 
-CHECKPOINT_INTERVAL_MS = 5_000
-SECRET_BITS = 256
-REGISTER_AGAIN_S = 0.1
-FREED_AFTER_S = 1.0
-NO_DROPS: Mapping[str, int] = dict.fromkeys(TABLES, 0)  # of a broker that records nothing
+NO_DROPS: Final[Mapping[str, int]] = dict.fromkeys(TABLES, 0)
+NONCE_BYTES: Final = 32
 
 logger = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
-    def close(self) -> None: ...
-    async def wait_closed(self) -> None: ...
-
-
-class NodeNetwork(Protocol):
-    """Where connections come from and go to."""
-
-    async def connect(
-        self, host: str, port: int, protocol: ClientConnection
-    ) -> asyncio.Transport: ...
-    async def listen(
-        self, host: str, port: int, protocol: Callable[[], asyncio.Protocol]
-    ) -> Listener: ...
-
-
-async def at_once(work: Callable[[], None]) -> None:
-    """Blocking work where nothing ever blocks: in a simulation."""
-    work()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """Everything a broker does not decide itself."""
-
-    clock_ms: Callable[[], int]  # monotonic
-    wall_ms: Callable[[], int]
-    network: NodeNetwork
-    disk: Disk
-    store: MetadataStore
-    reads: ReadPool
-    random: Random
-    connections_max: int = 1 << 31  # that the operating system bears
-    in_thread: Callable[[Callable[[], None]], Awaitable[None]] = at_once  # for what may block
-
-
-def listener_address(settings: Settings) -> tuple[str, int]:
-    text = settings.text("listeners")
-    scheme, _, address = text.partition("://")
-    host, _, port = address.rpartition(":")
-    if scheme != "PLAINTEXT" or not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004
-        raise BadSetting(f"listeners is {text!r}; write PLAINTEXT://HOST:PORT")
-    return host, int(port)
-
-
-async def _nothing_to_end() -> None:
-    pass
-
-
 class Node:
-    def __init__(self, settings: Settings, world: World) -> None:
-        rule_of(settings)  # what contradicts itself is refused before anything is touched
+    def __init__(self, settings: Settings, world: World, *, accepted: Accepted = NOTHING) -> None:
+        rule_of(settings)  # refuse contradictory settings before anything is changed on disk
         self.settings = settings
         self.world = world
-        self.broker = BrokerId(settings.integer("node.id"))
+        self._accepted = accepted
+        self.broker = BrokerId(settings.broker.node_id)
         self.host, self.port = listener_address(settings)
         self._connections = Connections(
-            most=min(settings.integer("max.connections"), world.connections_max)
+            connections_max=min(settings.broker.max_connections, world.connections_max)
         )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Serve. Whatever is refused on the way leaves nothing behind."""
-        world, store = self.world, self.world.store
-        await store.start()
-        cluster_id = await self._once(paths.CLUSTER_ID, self._new_id())
-        secret = await self._once(paths.CLUSTER_SECRET, world.random.randbytes(SECRET_BITS // 8))
-        self.view = ClusterView(store)
-        self._take_settings()
-        self.directory = LogDirectory.open(
-            world.disk,
-            self.settings.text("log.dirs"),
-            cluster_id=cluster_id.decode(),
-            broker_id=self.broker,
-            lock=True,
-            now_ms=world.wall_ms(),
-            config_of=self._log_config,
-        )
-        self.awake = Awake(world.clock_ms)
-        recorder = self._recorder()
-        self.replicas = Replicas(
-            broker=self.broker,
-            settings=self.settings,
-            store=store,
-            view=self.view,
-            directory=self.directory,
-            awake=self.awake,
-            wall_ms=world.wall_ms,
-            recorder=recorder,
-        )
-        self.view.config_listeners.append(self._on_configs)
-        self.quotas = Quotas(self.broker, self.awake.now_ms)
-        self.fetchers = FollowerFetchers(
-            replicas=self.replicas,
-            view=self.view,
+        """Start to serve. A refused start leaves nothing behind."""
+        world = self.world
+        await world.store.start()
+        identity = await read_or_create_identity(world.store, world.random)
+        self.view = ClusterView(world.store)
+        self.topic_settings = TopicSettingsCache(self.settings, self.view)
+        self._apply_broker_configs()
+        await self._open_log_directory(identity)
+        self._build_replication(identity)
+        self._build_telemetry()
+        self._build_handlers(identity)
+        self._metrics = await start_metrics_endpoint(
             settings=self.settings,
             network=world.network,
-            secret=secret,
-            quota=self.quotas.follower,
-            reads=world.reads,
-        )
-        self.quotas.take_rates(self.settings)
-        self.quotas.take_lists(self.view.topic_configs, self.view.topic_configs)
-        self.topics = Topics(
-            store=store, view=self.view, settings=self.settings, random=world.random
-        )
-        self.publisher = None if recorder is None else self._publisher(recorder)
-        sessions = self._sessions()
-        requests = Requests(
             replicas=self.replicas,
             view=self.view,
-            topics=self.topics,
-            configs=Configs(
-                broker=self.broker, store=store, view=self.view, settings=self.settings
-            ),
-            producer_ids=ProducerIds(store),
-            settings=self.settings,
-            cluster_id=cluster_id.decode(),
-            secret=secret,
-            nonce=lambda: world.random.randbytes(32),
-            fetch=Fetch(self.replicas, self.view, sessions, world.reads, self.quotas.leader),
+            loop=self.loop,
             quotas=self.quotas,
-            steps=PartitionSteps(
-                store=store, view=self.view, settings=self.settings, on_election=self._on_election
-            ),
+            telemetry_drops=self.telemetry_drops,
         )
-        frame_bytes_max = self.settings.integer("socket.request.max.bytes")
-        self._end_metrics = await self._serve_metrics()
-        self._listener = await self._listen(
-            "listeners",
-            self.host,
-            self.port,
-            lambda: Connection(
-                requests.handle, frame_bytes_max=frame_bytes_max, everybody=self._connections
-            ),
-        )
-        self.awake.start()
-        await self._register()
-        self.controller = Controller(
+        await self._open_listener()
+        self.loop.start()
+        registration = Registration(
             broker=self.broker,
-            store=store,
-            unclean_default=self.settings.flag("unclean.leader.election.enable"),
-            min_isr_default=self.settings.integer("min.insync.replicas"),
-            rebalance=self._rebalance(),
-            cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
-            on_election=self._on_election,
+            host=self.host,
+            port=self.port,
+            rack=self.settings.broker.broker_rack or None,
+            store=world.store,
+            replicas=self.replicas,
+            directory=OwnDirectory(
+                directory_id=self.directory.directory_id,
+                is_another=self._admission.is_another_directory,
+            ),
+            corrections=Corrections(
+                broker=self.broker,
+                store=world.store,
+                traces=find_traces(self.view, world.store, self.directory),
+            ),
         )
-        self.view.config_listeners.append(self._tell_controller)
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._keep_up_checkpoints()),
-            loop.create_task(self._register_again_when_lost()),
-            loop.create_task(self._apply_retention_now_and_then()),
-            loop.create_task(self._free_what_is_dropped()),
-            loop.create_task(self._close_idle_connections()),
-        ]
-        if self.publisher is not None:
-            throttles = ThrottleRecord(
-                self.publisher.recorder,
-                quotas=self.quotas,
-                replicas=self.replicas,
-                sessions=sessions,
-                fetchers=self.fetchers,
-            )
-            self._tasks += [
-                loop.create_task(self.publisher.run()),
-                loop.create_task(throttles.run()),
-            ]
+        await registration.register()
+        self._write_metadata_checkpoint()
+        self._start_controller()
+        self._start_background_tasks(registration)
 
     async def stop(self) -> None:
-        """Stop cleanly: nothing is promised any more, then everything is put away."""
-        self.awake.stop()
+        """Stop cleanly: first end all promises to clients and brokers, then close the logs."""
+        self.loop.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -242,122 +129,281 @@ class Node:
         for connection in self._connections:
             connection.close()
         await self._listener.wait_closed()
-        await self._end_metrics()
+        if self._metrics is not None:
+            await self._metrics.stop()
         try:
             self.replicas.checkpoint()
+            self._write_metadata_checkpoint()
             self.directory.close()
         except StorageRefusal as refusal:
-            logger.warning("the next start will recover the logs: %s", refusal)
+            logger.warning(
+                "%s: the next start will recover the logs: %s", self.directory.path, refusal
+            )
         self.world.reads.close()
         await self.world.store.close()
 
-    async def _listen(
-        self, setting: str, host: str, port: int, protocol: Callable[[], asyncio.Protocol]
-    ) -> Listener:
+    # The parts, in the order in which they are built.
+
+    async def _open_log_directory(self, identity: ClusterIdentity) -> None:
+        world, path = self.world, self.settings.broker.log_dirs
+        self._admission = Admission(
+            broker=self.broker,
+            store=world.store,
+            metadata_dir=self.settings.broker.metadata_dir,
+            log_dir=path,
+            history=await read_history(world.store, world.disk, path),
+            accepted=self._accepted,
+        )
+        self.directory = LogDirectory.open(
+            world.disk,
+            path,
+            cluster_id=identity.cluster_id,
+            broker_id=self.broker,
+            lock=True,
+            now_ms=world.wall_ms(),
+            config_of=self._log_config,
+            new_id=lambda: UUID(bytes=world.random.randbytes(16), version=4),
+            admit=self._admission,
+        )
+        self._metadata_checkpoints = MetadataCheckpoints(world.store, world.disk, path)
+        assigned = {
+            key: self.view.topics[key[0]].topic_id
+            for key, state in self.view.states.items()
+            if self.broker in state.replicas and key[0] in self.view.topics
+        }
+        bring_back_strays(self.directory, world.disk, assigned, now_ms=world.wall_ms())
+        if self._admission.is_another_directory:
+            reason = "it is in another directory than the log that was in sync"
+            for key, topic_id in assigned.items():
+                self.directory.distrust(key, reason, topic_id=topic_id, now_ms=world.wall_ms())
+
+    def _write_metadata_checkpoint(self) -> None:
         try:
-            return await self.world.network.listen(host, port, protocol)
-        except Refusal as refusal:
-            raise BadSetting(f"{refusal}; choose another address in {setting}") from None
+            self._metadata_checkpoints.write()
+        except StorageRefusal as refusal:
+            logger.warning("not noted how far the metadata store was read: %s", refusal)
 
-    async def _serve_metrics(self) -> Callable[[], Awaitable[None]]:
-        """Serve /metrics if it is asked for; returns what ends it."""
-        port = self.settings.integer("metrics.port")
-        if not port:
-            return _nothing_to_end
-        # Imported by who needs it: it takes longer than the rest of a broker's start.
-        from insync.broker.metrics import Metrics  # noqa: PLC0415
+    def _delete_expired_strays(self) -> None:
+        delete_expired_strays(
+            self.world.disk,
+            self.directory.path,
+            retention_ms=self.settings.broker.log_stray_retention_ms,
+            now_ms=self.world.wall_ms(),
+        )
 
-        changes = Changes(self.broker, self.world.store)
-        metrics = Metrics(
+    def _build_replication(self, identity: ClusterIdentity) -> None:
+        world = self.world
+        self.loop = BrokerLoop(world.clock_ms)
+        self._recorder = self._new_recorder()
+        self.replicas = Replicas(
+            broker=self.broker,
+            settings=self.settings,
+            store=world.store,
+            view=self.view,
+            directory=self.directory,
+            loop=self.loop,
+            wall_ms=world.wall_ms,
+            recorder=self._recorder,
+        )
+        self.view.config_listeners.append(self._on_configs_changed)
+        self.quotas = Quotas(self.broker, self.loop)
+        self.fetchers = FollowerFetchers(
             replicas=self.replicas,
             view=self.view,
-            awake=self.awake,
-            changes=changes,
+            settings=self.settings,
+            network=world.network,
+            secret=identity.secret,
+            quota=self.quotas.follower if world.has_quotas else NoQuota(),
+            reads=world.reads,
+        )
+        self.quotas.apply_rates(self.settings)
+        self.quotas.apply_lists(self.view.topic_configs, self.view.topic_configs)
+
+    def _build_telemetry(self) -> None:
+        world = self.world
+        self.topics = Topics(
+            store=world.store, view=self.view, settings=self.settings, random=world.random
+        )
+        self.publisher: Publisher | None = None
+        if self._recorder is not None:
+            self.publisher = Publisher(
+                self._recorder,
+                view=self.view,
+                topics=self.topics,
+                settings=self.settings,
+                network=world.network,
+                address=(self.host, self.port),
+                wall_ms=world.wall_ms,
+            )
+
+    def _build_handlers(self, identity: ClusterIdentity) -> None:
+        world = self.world
+        self._fetch_sessions = FetchSessions(
+            slots=self.settings.broker.max_incremental_fetch_session_cache_slots,
+            new_id=lambda: world.random.getrandbits(31),
+        )
+        self.handlers = api_handlers(
+            replicas=self.replicas,
+            view=self.view,
+            topics=self.topics,
+            settings=self.settings,
+            topic_settings=self.topic_settings,
             quotas=self.quotas,
-            telemetry_drops=self.telemetry_drops,
-        )
-        scrapes = Scrapes(metrics.text, clock_ms=self.world.clock_ms)
-        host = self.settings.text("metrics.host")
-        listener = await self._listen("metrics.port", host, port, scrapes.connection)
-
-        async def end() -> None:
-            changes.stop()
-            listener.close()
-            scrapes.close()
-            await listener.wait_closed()
-
-        return end
-
-    def _sessions(self) -> FetchSessions:
-        return FetchSessions(
-            slots=self.settings.integer("max.incremental.fetch.session.cache.slots"),
-            new_id=lambda: self.world.random.getrandbits(31),
+            fetch=Fetch(
+                self.replicas,
+                self.view,
+                self._fetch_sessions,
+                world.reads,
+                self.quotas.leader if world.has_quotas else NoQuota(),
+            ),
+            partition_steps=PartitionSteps(
+                store=world.store, view=self.view, on_election=self._record_election
+            ),
+            cluster_id=identity.cluster_id,
+            secret=identity.secret,
+            new_nonce=lambda: world.random.randbytes(NONCE_BYTES),
         )
 
-    # Settings changed at run time.
+    async def _open_listener(self) -> None:
+        dispatcher = Dispatcher(self.handlers)
+        frame_bytes_max = self.settings.broker.socket_request_max_bytes
+        self._listener = await open_listener(
+            self.world.network,
+            setting="listeners",
+            host=self.host,
+            port=self.port,
+            protocol=lambda: Connection(
+                dispatcher.handle,
+                frame_bytes_max=frame_bytes_max,
+                connections=self._connections,
+                loop=self.loop,
+            ),
+        )
 
-    def _take_settings(self) -> None:
+    def _start_controller(self) -> None:
+        self.controller = Controller(
+            broker=self.broker,
+            store=self.world.store,
+            unclean_default=self.settings.broker.unclean_leader_election_enable,
+            min_isr_default=self.settings.broker.min_insync_replicas,
+            rebalance=self._rebalance_settings(),
+            cooldown_ms=self.settings.broker.leader_resign_cooldown_ms,
+            on_election=self._record_election,
+        )
+        self.view.config_listeners.append(self._update_controller)
+
+    def _start_background_tasks(self, registration: Registration) -> None:
+        maintenance = Maintenance(
+            settings=self.settings,
+            replicas=self.replicas,
+            directory=self.directory,
+            connections=self._connections,
+            clock_ms=self.world.clock_ms,
+            in_thread=self.world.in_thread,
+            write_metadata_checkpoint=self._metadata_checkpoints.write,
+            delete_expired_strays=self._delete_expired_strays,
+        )
+        scrub = Scrub(
+            settings=self.settings,
+            replicas=self.replicas,
+            directory=self.directory,
+            clock_ms=self.world.clock_ms,
+            in_thread=self.world.in_thread,
+        )
+        loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            maintenance.write_checkpoints,
+            registration.register_again_when_lost,
+            maintenance.apply_retention,
+            maintenance.remove_dropped_logs,
+            maintenance.close_idle_connections,
+            scrub.read_logs,
+            scrub.repair_followers,
+        ]
+        if self.publisher is not None:
+            throttle_record = ThrottleRecord(
+                self.publisher.recorder,
+                quotas=self.quotas,
+                replicas=self.replicas,
+                sessions=self._fetch_sessions,
+                fetchers=self.fetchers,
+            )
+            loops += [self.publisher.run, throttle_record.run]
+        event_loop = asyncio.get_running_loop()
+        self._tasks = [event_loop.create_task(run_for_ever(loop)) for loop in loops]
+
+    # Settings, and what happens when they change at run time.
+
+    def _apply_broker_configs(self) -> None:
         configs = self.view.broker_configs
         self.settings.change(own=configs.get(self.broker, {}), everyones=configs.get(None, {}))
 
-    def _on_configs(self, topics: AbstractSet[str] | None) -> None:
+    def _on_configs_changed(self, topics: AbstractSet[str] | None) -> None:
+        """The settings of these topics changed; None: those of brokers, and perhaps of topics."""
         if topics is None:
-            self._take_settings()
-        self.directory.take_configs(topics)
+            self._apply_broker_configs()
+        self.directory.apply_configs(topics)
         self.replicas.settings_changed(topics)
-        self._take_throttles(topics)
+        self._update_quotas(topics)
 
-    def _take_throttles(self, topics: AbstractSet[str] | None) -> None:
-        if topics is None:  # whatever changed, in one step with something of brokers
-            self.quotas.take_rates(self.settings)
+    def _update_quotas(self, topics: AbstractSet[str] | None) -> None:
+        if topics is None:
+            self.quotas.apply_rates(self.settings)
             topics = self.view.topics.keys() | self.quotas.topics
-        self.quotas.take_lists(self.view.topic_configs, topics)
-        self.fetchers.quota_changed()
+        self.quotas.apply_lists(self.view.topic_configs, topics)
+        self.fetchers.on_quota_changed()
 
-    def _tell_controller(self, topics: AbstractSet[str] | None) -> None:
+    def _update_controller(self, topics: AbstractSet[str] | None) -> None:
         if topics is None:
             self.controller.change(
-                unclean_default=self.settings.flag("unclean.leader.election.enable"),
-                min_isr_default=self.settings.integer("min.insync.replicas"),
-                rebalance=self._rebalance(),
-                cooldown_ms=self.settings.integer("leader.resign.cooldown.ms"),
+                unclean_default=self.settings.broker.unclean_leader_election_enable,
+                min_isr_default=self.settings.broker.min_insync_replicas,
+                rebalance=self._rebalance_settings(),
+                cooldown_ms=self.settings.broker.leader_resign_cooldown_ms,
             )
 
-    # Telling of itself.
+    def _rebalance_settings(self) -> Rebalance | None:
+        if not self.settings.broker.auto_leader_rebalance_enable:
+            return None
+        return Rebalance(
+            interval_s=self.settings.broker.leader_imbalance_check_interval_seconds,
+            percentage_max=self.settings.broker.leader_imbalance_per_broker_percentage,
+        )
 
-    def _recorder(self) -> Recorder | None:
-        if not self.settings.flag("telemetry.enable"):
+    def _log_config(self, topic: str) -> LogConfig:
+        settings = self.topic_settings.of_topic(topic)
+        return LogConfig(
+            segment_bytes=settings.log_segment_bytes,
+            segment_ms=settings.log_roll_ms,
+            retention_bytes=settings.log_retention_bytes,
+            retention_ms=settings.log_retention_ms,
+            flush_messages=settings.log_flush_interval_messages,
+            flush_ms=settings.log_flush_interval_ms,
+        )
+
+    # Telemetry.
+
+    @property
+    def telemetry_drops(self) -> Mapping[str, int]:
+        """Rows lost since the start, by table. The mapping is live: its counts grow."""
+        return NO_DROPS if self.publisher is None else self.publisher.recorder.drops
+
+    def _new_recorder(self) -> Recorder | None:
+        if not self.settings.broker.telemetry_enable:
             return None
         now_ms = self.world.clock_ms()
         recorder = Recorder(
             broker=self.broker,
             anchor_ms=self.world.wall_ms() - now_ms,
-            buffer_bytes=self.settings.integer("telemetry.buffer.bytes") // 2,
+            buffer_bytes=self.settings.broker.telemetry_buffer_bytes // 2,
         )
         recorder.settings({name: self.settings[name] for name in BROKER_SETTINGS}, now_ms=now_ms)
         return recorder
 
-    @property
-    def telemetry_drops(self) -> Mapping[str, int]:
-        """Rows lost since the start, by table; it grows as they are."""
-        return NO_DROPS if self.publisher is None else self.publisher.recorder.drops
-
-    def _publisher(self, recorder: Recorder) -> Publisher:
-        return Publisher(
-            recorder,
-            view=self.view,
-            topics=self.topics,
-            settings=self.settings,
-            network=self.world.network,
-            address=(self.host, self.port),
-            wall_ms=self.world.wall_ms,
-        )
-
-    def _on_election(
+    def _record_election(
         self, key: tuple[str, int], before: PartitionState, after: PartitionState, cause: str
     ) -> None:
-        if self.publisher is not None:
-            self.publisher.recorder.elected(
+        if self._recorder is not None:
+            self._recorder.elected(
                 key,
                 before=before.leader,
                 after=after.leader,
@@ -365,127 +411,3 @@ class Node:
                 cause=cause,
                 now_ms=self.world.clock_ms(),
             )
-
-    # Being one of the cluster.
-
-    async def _register(self) -> None:
-        """A new incarnation, at once: it need not wait for the end of a former one."""
-        while True:
-            try:
-                incarnation = await self._try_to_register()
-            except (Conflict, SessionEnded):
-                continue  # the former one is still there, or the new one is gone already
-            except Unavailable as error:
-                logger.warning("broker %d cannot register: %s", self.broker, error)
-                await asyncio.sleep(REGISTER_AGAIN_S)
-                continue
-            break
-        self.replicas.start(incarnation)
-        logger.info("broker %d serves as incarnation %d", self.broker, incarnation)
-
-    async def _try_to_register(self) -> Incarnation:
-        store = self.world.store
-        if store.session is None:
-            await store.open_session(f"broker-{self.broker}")
-        incarnation = Incarnation(int(store.session or -1))
-        path = paths.broker_id(self.broker)
-        former = store.get(path)
-        if former is not None:
-            replaced = BrokerRecord.decode(self.broker, former.value).incarnation
-            await store.commit(
-                Delete(path, former.version), Delete(paths.broker_incarnation(replaced))
-            )
-        record = BrokerRecord(
-            broker=self.broker,
-            incarnation=incarnation,
-            host=self.host,
-            port=self.port,
-            rack=self.settings.text("broker.rack") or None,
-        )
-        await store.commit(
-            Create(path, record.encode(), ephemeral=True),
-            Create(paths.broker_incarnation(incarnation), b"", ephemeral=True),
-        )
-        return incarnation
-
-    async def _register_again_when_lost(self) -> None:
-        while True:
-            await self.world.store.session_lost.wait()
-            logger.warning("broker %d lost its session", self.broker)
-            self.replicas.abandon()
-            await self._register()
-
-    async def _once(self, path: str, value: bytes) -> bytes:
-        """The value at `path`, which the first broker to come makes."""
-        store = self.world.store
-        entry = store.get(path)
-        while entry is None:
-            with contextlib.suppress(Conflict):
-                await store.commit(Create(path, value))
-            entry = store.get(path)
-        return entry.value
-
-    def _new_id(self) -> bytes:
-        alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-        return "".join(self.world.random.choices(alphabet, k=22)).encode()
-
-    def _rebalance(self) -> Rebalance | None:
-        if not self.settings.flag("auto.leader.rebalance.enable"):
-            return None
-        return Rebalance(
-            interval_s=self.settings.integer("leader.imbalance.check.interval.seconds"),
-            percentage_max=self.settings.integer("leader.imbalance.per.broker.percentage"),
-        )
-
-    def _log_config(self, topic: str) -> LogConfig:
-        settings = self.settings.for_stored_topic(self.view.topic_configs.get(topic, {}))
-        return LogConfig(
-            segment_bytes=settings.integer("log.segment.bytes"),
-            segment_ms=settings.integer("log.roll.ms"),
-            retention_bytes=settings.integer("log.retention.bytes"),
-            retention_ms=settings.integer("log.retention.ms"),
-            flush_messages=settings.integer("log.flush.interval.messages"),
-            flush_ms=settings.integer("log.flush.interval.ms"),
-        )
-
-    async def _apply_retention_now_and_then(self) -> None:
-        interval_s = self.settings.integer("log.retention.check.interval.ms") / 1_000
-        while True:
-            await asyncio.sleep(interval_s)
-            self.replicas.apply_retention()
-            await self._in_thread(self._remove_deleted)
-
-    async def _free_what_is_dropped(self) -> None:
-        """Soon: who moves replicas away does it for the room. All that go at once, together."""
-        while True:
-            await self.replicas.has_dropped.wait()
-            await asyncio.sleep(FREED_AFTER_S)
-            self.replicas.has_dropped.clear()
-            await self._in_thread(self._remove_deleted)
-
-    def _remove_deleted(self) -> None:
-        self.directory.remove_deleted()
-
-    async def _close_idle_connections(self) -> None:
-        interval_ms = self.settings.integer("connections.max.idle.ms") / SWEEPS_UNTIL_IDLE
-        while True:
-            await asyncio.sleep(interval_ms / 1_000)
-            self._connections.sweep()
-
-    async def _keep_up_checkpoints(self) -> None:
-        """Note what is committed and what is flushed, so that the next start has little to do."""
-        while True:
-            flush_ms = self.settings.integer("log.flush.interval.ms")
-            await asyncio.sleep(min(CHECKPOINT_INTERVAL_MS, flush_ms) / 1_000)
-            await self._in_thread(self._write_checkpoints)
-
-    def _write_checkpoints(self) -> None:
-        self.replicas.checkpoint()
-        self.directory.flush_due(now_ms=self.world.clock_ms())
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        """A disk that refuses is tried again the next time; it does not end the task."""
-        try:
-            await self.world.in_thread(work)
-        except StorageRefusal as refusal:
-            logger.warning("%s", refusal)

@@ -1,4 +1,4 @@
-"""A broker as a process of this machine: real clock, sockets, files, and a signal to stop."""
+"""A broker as a process: real clocks, sockets and files, stopped by a signal."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
 
+from insync.broker.accepted import NOTHING, Accepted
 from insync.broker.reads import ReaderThreads
 from insync.broker.settings import Settings
 from insync.client.connection import ClientConnection
 from insync.client.sockets import connect
 from insync.metadata.sqlite import SqliteStore
-from insync.node.node import Node, World
+from insync.node.node import Node
+from insync.node.world import World
 from insync.rules.refusals import BadSetting, Refusal
 from insync.storage.disk import RealDisk
 from insync.storage.files import FILES_OPEN_MAX
 
 try:
     from uvloop import run as run_loop
-except ImportError:  # it makes brokers faster, and no more than that
+except ImportError:  # optional: it only makes brokers faster
     from asyncio import run as run_loop  # type: ignore[assignment]
 
 DESCRIPTORS_MAX: Final = 65_536
-DESCRIPTORS_KEPT: Final = 64
+DESCRIPTORS_RESERVED: Final = 64
 """For the metadata store, sessions, checkpoints and connections to other brokers."""
 
 
 class PortInUse(Refusal):
-    """Another process serves at this broker's address, or the address is not this machine's."""
+    """This broker cannot listen at its address: it is in use, or not an address of this host."""
 
 
 class SocketNetwork:
@@ -52,13 +54,13 @@ class SocketNetwork:
             raise PortInUse(f"cannot serve at {host}:{port}: {error.strerror or error}") from None
 
 
-def raised_descriptor_limit() -> int:
-    """As many files and sockets as this process may open; the usual 1024 are soon used up."""
+def raise_descriptor_limit() -> int:
+    """Allow this process more files and sockets than the usual 1024. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = min(hard, DESCRIPTORS_MAX) if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        return most
+    limit = min(hard, DESCRIPTORS_MAX) if hard != resource.RLIM_INFINITY else DESCRIPTORS_MAX
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        return limit
     return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
@@ -66,12 +68,12 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def world(settings: Settings) -> World:
-    metadata = settings.text("metadata.dir")
-    if not metadata or not settings.text("log.dirs"):
-        raise BadSetting("set log.dirs and metadata.dir: where this broker keeps its files")
-    if "," in settings.text("log.dirs"):
-        raise BadSetting("log.dirs names several folders; a broker keeps its logs in one")
+def real_world(settings: Settings) -> World:
+    metadata = settings.broker.metadata_dir
+    if not metadata or not settings.broker.log_dirs:
+        raise BadSetting("set log.dirs and metadata.dir: the folders of this broker's files")
+    if "," in settings.broker.log_dirs:
+        raise BadSetting("log.dirs names several folders; a broker has one log directory")
     folder = Path(metadata)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,13 +87,13 @@ def world(settings: Settings) -> World:
         store=SqliteStore(
             folder / "metadata.sqlite",
             clock_ms=monotonic_ms,
-            session_timeout_ms=settings.integer("broker.session.timeout.ms"),
-            heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
-            synchronous=settings.text("metadata.synchronous"),
+            session_timeout_ms=settings.broker.broker_session_timeout_ms,
+            heartbeat_interval_ms=settings.broker.broker_heartbeat_interval_ms,
+            synchronous=settings.broker.metadata_synchronous,
         ),
         reads=ReaderThreads(),
         random=SystemRandom(),
-        connections_max=raised_descriptor_limit() - FILES_OPEN_MAX - DESCRIPTORS_KEPT,
+        connections_max=raise_descriptor_limit() - FILES_OPEN_MAX - DESCRIPTORS_RESERVED,
         in_thread=asyncio.to_thread,
     )
 
@@ -100,14 +102,15 @@ async def serve(
     settings: Settings,
     *,
     on_ready: Callable[[], None],
-    make_world: Callable[[Settings], World] = world,
+    make_world: Callable[[Settings], World] = real_world,
+    accepted: Accepted = NOTHING,
 ) -> None:
     """Run one broker until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    node = Node(settings, make_world(settings))
+    node = Node(settings, make_world(settings), accepted=accepted)
     await node.start()
     on_ready()
     await stopped.wait()
@@ -115,7 +118,7 @@ async def serve(
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
-    """The life of a process that is one broker, and says on stderr what happens to it."""
+    """Run a broker as this process, with its log on stderr."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
@@ -123,7 +126,7 @@ def run(serving: Coroutine[Any, Any, None]) -> None:
         run_loop(serving)
 
 
-def say_ready() -> None:
-    """Whoever started this process reads it, and goes on."""
+def print_ready() -> None:
+    """Tell the process that started this one, which waits for this line."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Whatever is set, changed, killed and ended, in any order: the operator's values come back."""
+"""Throttles set, changed, killed and ended in any order: the operator's values are restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from one_cluster import OneCluster, ids, partition
 
 from insync.moves import throttle
 from insync.moves.journal import Journal, JournalFile
@@ -19,16 +18,17 @@ from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.throttle_settings import Throttle
 from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.wire.configs import Resource
+from support.moves.admin_in_memory import OneCluster, ids, partition
 
 TOPICS = ("t", "u")
 
 
 class Killed(BaseException):
-    """kill -9, as far as the tool's own clearing up goes."""
+    """kill -9: no `except` or `finally` of the tool handles it."""
 
 
 class InMemory(JournalFile):
-    """Hundreds of lives need no disk."""
+    """A journal in memory: hundreds of runs need no disk."""
 
     kept = Journal()
 
@@ -45,13 +45,18 @@ class Mortal(OneCluster):
     dies_before: int | None = None
 
     async def alter_configs(
-        self, kind: Resource, name: str, *, given: Mapping[str, str], deleted: Sequence[str] = ()
+        self,
+        kind: Resource,
+        name: str,
+        *,
+        set_values: Mapping[str, str],
+        deleted: Sequence[str] = (),
     ) -> str:
         if self.dies_before is not None:
             if self.dies_before == 0:
                 raise Killed
             self.dies_before -= 1
-        return await super().alter_configs(kind, name, given=given, deleted=deleted)
+        return await super().alter_configs(kind, name, set_values=set_values, deleted=deleted)
 
 
 LISTS = st.sampled_from(["", "*", "0:1", "0:3,1:2", "7:7"])
@@ -60,7 +65,7 @@ RATES = st.sampled_from(["1", "100", "200"])
 
 @st.composite
 def operators(draw: st.DrawFn) -> Mortal:
-    """A cluster with whatever an operator has set before."""
+    """A cluster with settings that an operator made before."""
     topics = {}
     for name in TOPICS:
         lists = {LEADER_LIST: draw(LISTS), FOLLOWER_LIST: draw(LISTS)}
@@ -85,7 +90,7 @@ STEPS = st.lists(
 
 @pytest.mark.property
 @given(operators(), STEPS, st.sets(st.integers(0, 3)))
-def test_nothing_stays_and_nothing_is_lost(
+def test_no_throttle_stays_and_no_operators_value_is_lost(
     cluster: Mortal,
     steps: list[tuple[set[tuple[str, int]], int, int | None]],
     ended_between: set[int],

@@ -1,4 +1,4 @@
-"""The whole way on our own brokers, on virtual time: one request, a lease, no journal."""
+"""Reassignments on Insync's brokers, on virtual time: one request, a lease, no journal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from few_brokers import ONE, TWO, state_of, until
 from kio.schema.errors import ErrorCode
-from our_brokers import JOURNAL, LEASE, asked, forget_leases, tell, throttles, to
 
 from insync.cli import reassign_do, reassign_end, reassign_plan
 from insync.client import reassignments
@@ -25,24 +23,34 @@ from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import BadPlan, Refusal
 from insync.rules.values import BrokerId, PartitionId
 from insync.sim.cluster import Cluster
+from support.moves.simulated_brokers import (
+    JOURNAL,
+    LEASE,
+    forget_leases,
+    options,
+    run_tool,
+    throttles,
+    to,
+)
+from support.sim.few_brokers import ONE, TWO, state_of, until
 
 
-def test_executed_watched_and_the_cluster_took_the_throttle_away(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
-        told = await reassign_do.execute(admin, asked(tmp_path, to(3, 4), watches=True))
-        assert told.exit_code == 0
-        assert told.data["standing"] == {"t-0": "completed"}
-        assert told.data["throttle_ends_by_itself"]
+def test_the_cluster_removes_the_throttle_of_a_move_that_was_watched(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
+        answer = await reassign_do.execute(admin, options(tmp_path, to(3, 4), watches=True))
+        assert answer.exit_code == 0
+        assert answer.data["standing"] == {"t-0": "completed"}
+        assert answer.data["throttle_ends_by_itself"]
         assert throttles(cluster) == {}
         assert list(tmp_path.glob("*.json")) == [], "nothing to remember here"
 
-    tell(story)
+    run_tool(scenario)
 
 
 def test_the_tool_dies_and_the_throttle_ends_with_the_move(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
-        await reassign_do.execute(admin, asked(tmp_path, to(3, 2)))
+        await reassign_do.execute(admin, options(tmp_path, to(3, 2)))
         admin.connections.close()
         lists = throttles(cluster)[paths.topic_config("t")]
         assert lists["leader.replication.throttled.replicas"] == "0:1,0:2"
@@ -50,28 +58,28 @@ def test_the_tool_dies_and_the_throttle_ends_with_the_move(tmp_path: Path) -> No
         cluster.network.heal()
         await until(lambda: throttles(cluster) == {}, within_s=60)
 
-    tell(story)
+    run_tool(scenario)
 
 
 def test_a_second_tool_is_refused_and_cancel_leaves_nothing(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
-        ours = asked(tmp_path, to(3, 2))
+        ours = options(tmp_path, to(3, 2))
         await reassign_do.execute(admin, ours)
         before = throttles(cluster)
         await asyncio.sleep(1)
-        with pytest.raises(MovesUnderWay, match=r"a reassignment is under way \(t-0\)"):
-            await reassign_do.execute(admin, asked(tmp_path, to(4, 2)))
+        with pytest.raises(MovesUnderWay, match=r"a reassignment is running \(t-0\)"):
+            await reassign_do.execute(admin, options(tmp_path, to(4, 2)))
         assert throttles(cluster) == before
-        told = await reassign_end.verify(admin, ours)
-        assert told.data["standing"] == {"t-0": "in progress"}
+        answer = await reassign_end.verify(admin, ours)
+        assert answer.data["standing"] == {"t-0": "in progress"}
         assert throttles(cluster) == before
-        told = await reassign_end.cancel(admin, ours)
-        assert told.data["cancelled"] == ["t-0"]
+        answer = await reassign_end.cancel(admin, ours)
+        assert answer.data["cancelled"] == ["t-0"]
         assert throttles(cluster) == {}
         cluster.network.heal()
 
-    tell(story)
+    run_tool(scenario)
 
 
 @pytest.mark.parametrize("kept_by", [LEASE, JOURNAL])
@@ -84,9 +92,9 @@ def test_a_preserved_throttle_stays_until_it_is_verified_without(
     # A lease ends with its moves: then there is nothing that could be preserved.
     is_too_late = kept_by == LEASE and action == "verify when it is done"
 
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
-        ours = asked(tmp_path, to(3, 2))
+        ours = options(tmp_path, to(3, 2))
         await reassign_do.execute(admin, ours)
         await asyncio.sleep(1)
         before = {} if is_too_late else throttles(cluster)
@@ -95,48 +103,48 @@ def test_a_preserved_throttle_stays_until_it_is_verified_without(
             await until(lambda: moved(cluster) == [3, 2], within_s=60)
             await asyncio.sleep(1)
         act = reassign_end.cancel if action == "cancel" else reassign_end.verify
-        told = await act(admin, replace(ours, preserves_throttles=True))
-        assert told.exit_code == 0
-        assert told.data["throttle_preserved"] is not is_too_late
-        assert ("The throttle stays set" in told.text) is not is_too_late
-        assert told.data["throttle_cleared"] == {"brokers": [], "topics": []}
+        answer = await act(admin, replace(ours, preserves_throttles=True))
+        assert answer.exit_code == 0
+        assert answer.data["throttle_preserved"] is not is_too_late
+        assert ("The throttle stays set" in answer.text) is not is_too_late
+        assert answer.data["throttle_cleared"] == {"brokers": [], "topics": []}
         cluster.network.heal()
         await until(lambda: sorted(moved(cluster)) in ([1, 2], [2, 3]), within_s=60)
         await asyncio.sleep(5)
-        told = await reassign_end.sweep(admin, replace(ours, force=False))
-        assert told.data["throttle_cleared"] == {"brokers": [], "topics": []}
-        assert bool(told.data["others"]) is not is_too_late, "it is listed, and left alone"
+        answer = await reassign_end.sweep(admin, replace(ours, force=False))
+        assert answer.data["throttle_cleared"] == {"brokers": [], "topics": []}
+        assert bool(answer.data["others"]) is not is_too_late, "it is listed, and not removed"
         assert throttles(cluster) == before
-        told = await reassign_end.verify(admin, ours)
-        assert not told.data["throttle_preserved"]
+        answer = await reassign_end.verify(admin, ours)
+        assert not answer.data["throttle_preserved"]
         assert throttles(cluster) == {}
 
-    tell(story)
+    run_tool(scenario)
 
 
 def test_preserving_says_nothing_where_there_is_no_throttle(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
-        await reassign_do.execute(admin, asked(tmp_path, to(3, 2), throttle_bytes_per_s=None))
+        await reassign_do.execute(admin, options(tmp_path, to(3, 2), throttle_bytes_per_s=None))
         await asyncio.sleep(1)
-        ours = asked(tmp_path, to(3, 2), preserves_throttles=True)
-        told = await reassign_end.cancel(admin, ours)
-        assert told.data["cancelled"] == ["t-0"]
-        assert not told.data["throttle_preserved"]
-        assert told.text == "Successfully cancelled partition reassignments for: t-0\n"
-        told = await reassign_end.cancel(admin, ours)
-        assert told.data["cancelled"] == []
+        ours = options(tmp_path, to(3, 2), preserves_throttles=True)
+        answer = await reassign_end.cancel(admin, ours)
+        assert answer.data["cancelled"] == ["t-0"]
+        assert not answer.data["throttle_preserved"]
+        assert answer.text == "Successfully cancelled partition reassignments for: t-0\n"
+        answer = await reassign_end.cancel(admin, ours)
+        assert answer.data["cancelled"] == []
         cluster.network.heal()
 
-    tell(story)
+    run_tool(scenario)
 
 
 def test_the_throttle_is_changed_while_it_runs(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
-        await reassign_do.execute(admin, asked(tmp_path, to(3, 2)))
+        await reassign_do.execute(admin, options(tmp_path, to(3, 2)))
         await asyncio.sleep(1)
-        more = asked(tmp_path, to(3, 2), throttle_bytes_per_s=2_000_000, is_additional=True)
+        more = options(tmp_path, to(3, 2), throttle_bytes_per_s=2_000_000, is_additional=True)
         await reassign_do.execute(admin, more)
         rates = {rate for each in throttles(cluster).values() for rate in each.values()}
         assert "2000000" in rates
@@ -144,29 +152,29 @@ def test_the_throttle_is_changed_while_it_runs(tmp_path: Path) -> None:
         cluster.network.heal()
         await until(lambda: throttles(cluster) == {}, within_s=60)
 
-    tell(story)
+    run_tool(scenario)
 
 
 def test_refused_plans_change_nothing(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         plans: list[Plan] = [to(9), {("gone", PartitionId(0)): (ONE,)}]
         for plan in plans:
             with pytest.raises((BadPlan, MoveRefused)):
-                await reassign_do.execute(admin, asked(tmp_path, plan))
+                await reassign_do.execute(admin, options(tmp_path, plan))
         assert throttles(cluster) == {}
-        assert (await reassign_do.status(admin, asked(tmp_path, {}))).data == []
+        assert (await reassign_do.status(admin, options(tmp_path, {}))).data == []
 
-    tell(story)
+    run_tool(scenario)
 
 
 @pytest.mark.parametrize("throttle", [None, 1_000_000])
 def test_a_store_out_of_reach_for_a_moment_is_waited_for(
     tmp_path: Path, throttle: int | None
 ) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         for number in cluster.brokers:
             cluster.cut_off_from_store(number)
-        ours = asked(tmp_path, to(3, 2), throttle_bytes_per_s=throttle)
+        ours = options(tmp_path, to(3, 2), throttle_bytes_per_s=throttle)
         executing = asyncio.create_task(reassign_do.execute(admin, ours))
         await asyncio.sleep(1)
         assert not executing.done()
@@ -176,32 +184,32 @@ def test_a_store_out_of_reach_for_a_moment_is_waited_for(
         await until(lambda: moved(cluster) == [3, 2], within_s=60)
         await until(lambda: throttles(cluster) == {}, within_s=60)
 
-    tell(story)
+    run_tool(scenario)
 
 
 def test_generated_and_planned(tmp_path: Path) -> None:
-    async def story(_: Cluster, admin: Admin) -> None:
-        told = await reassign_plan.generate(admin, asked(tmp_path, {}))
-        assert told.data["partitions_to_move"] == 0, "one partition is balanced wherever it is"
-        ours = asked(
+    async def scenario(_: Cluster, admin: Admin) -> None:
+        answer = await reassign_plan.generate(admin, options(tmp_path, {}))
+        assert answer.data["partitions_to_move"] == 0, "one partition is balanced wherever it is"
+        ours = options(
             tmp_path,
             to(3, 2),
             finish_in_s=60,
             network_bytes_per_s=125_000_000,
             max_impact=Fraction(3, 10),
         )
-        told = await reassign_plan.plan(admin, ours)
-        assert told.data["throttles"]["max_impact"]["bytes_per_s"] == 37_500_000
-        assert told.data["throttles"]["given"]["verdict"] == "safe"
-        assert 10_000 < told.data["bytes_to_move"] < 30_000
-        in_time = told.data["throttles"]["finish_in"]
-        assert in_time["bytes_per_s"] == -(-told.data["bytes_to_move"] // 60), "nothing comes in"
+        answer = await reassign_plan.plan(admin, ours)
+        assert answer.data["throttles"]["max_impact"]["bytes_per_s"] == 37_500_000
+        assert answer.data["throttles"]["given"]["verdict"] == "safe"
+        assert 10_000 < answer.data["bytes_to_move"] < 30_000
+        in_time = answer.data["throttles"]["finish_in"]
+        assert in_time["bytes_per_s"] == -(-answer.data["bytes_to_move"] // 60), "nothing comes in"
         assert in_time["verdict"] == "safe"
         assert 59_000 < in_time["per_broker_time_ms"] <= 60_000
-        assert told.data["brokers"][0]["out_bytes"] == told.data["bytes_to_move"]
-        assert "MoveRatio" in told.text
+        assert answer.data["brokers"][0]["out_bytes"] == answer.data["bytes_to_move"]
+        assert "MoveRatio" in answer.text
 
-    tell(story)
+    run_tool(scenario)
 
 
 # As on brokers that have no leases: a journal.
@@ -214,38 +222,38 @@ def _no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_leases")
 def test_journalled_watched_and_taken_away_by_the_tool(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
-        told = await reassign_do.execute(admin, asked(tmp_path, to(3, 4), watches=True))
-        assert told.exit_code == 0
-        assert told.data["throttle_cleared"] == {"brokers": [1, 2, 3, 4], "topics": ["t"]}
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
+        answer = await reassign_do.execute(admin, options(tmp_path, to(3, 4), watches=True))
+        assert answer.exit_code == 0
+        assert answer.data["throttle_cleared"] == {"brokers": [1, 2, 3, 4], "topics": ["t"]}
         assert throttles(cluster) == {}
         assert list(tmp_path.glob("*.json")) == []
 
-    tell(story)
+    run_tool(scenario)
 
 
 @pytest.mark.usefixtures("_no_leases")
 def test_journalled_left_and_swept_when_the_move_is_over(tmp_path: Path) -> None:
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
-        ours = asked(tmp_path, to(3, 2))
-        told = await reassign_do.execute(admin, ours)
-        assert not told.data["throttle_ends_by_itself"]
-        assert "You must run --verify" in told.text
+        ours = options(tmp_path, to(3, 2))
+        answer = await reassign_do.execute(admin, ours)
+        assert not answer.data["throttle_ends_by_itself"]
+        assert "You must run --verify" in answer.text
         await asyncio.sleep(1)
-        told = await reassign_end.sweep(admin, ours)
-        assert told.data["throttle_kept_for"] == ["t-0"]
+        answer = await reassign_end.sweep(admin, ours)
+        assert answer.data["throttle_kept_for"] == ["t-0"]
         assert throttles(cluster) != {}
         cluster.network.heal()
         await until(lambda: moved(cluster) == [3, 2], within_s=60)
         await asyncio.sleep(1)
-        assert throttles(cluster) != {}, "nobody has taken it away yet"
-        told = await reassign_end.sweep(admin, ours)
-        assert told.data["throttle_cleared"] == {"brokers": [1, 2, 3], "topics": ["t"]}
+        assert throttles(cluster) != {}, "it is not removed yet"
+        answer = await reassign_end.sweep(admin, ours)
+        assert answer.data["throttle_cleared"] == {"brokers": [1, 2, 3], "topics": ["t"]}
         assert throttles(cluster) == {}
         assert (await reassign_end.sweep(admin, ours)).text == "No throttle is left behind.\n"
 
-    tell(story)
+    run_tool(scenario)
 
 
 def moved(cluster: Cluster) -> list[int]:
@@ -258,7 +266,7 @@ def moved(cluster: Cluster) -> list[int]:
 def test_a_refused_submission_leaves_neither_throttle_nor_half_a_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
 ) -> None:
-    """As Apache Kafka does it: a plan may be taken in part."""
+    """As in Apache Kafka, where a plan may be accepted in part."""
     really = reassignments.alter
     other = "u", PartitionId(0)
     refused = Refused(ErrorCode.invalid_replica_assignment, "not today")
@@ -276,17 +284,17 @@ def test_a_refused_submission_leaves_neither_throttle_nor_half_a_plan(
 
     monkeypatch.setattr(reassignments, "alter", alter)
 
-    async def story(cluster: Cluster, admin: Admin) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
         await admin.create_topic(NewTopic(name="u", assignment=[[1, 2]]))
         await asyncio.sleep(1)
         plan = {**to(3, 2), other: (BrokerId(3), TWO)}
         with pytest.raises(Refusal, match="not today"):
-            await reassign_do.execute(admin, asked(tmp_path, plan))
+            await reassign_do.execute(admin, options(tmp_path, plan))
         await asyncio.sleep(1)
         assert await admin.moves() == {}
         assert throttles(cluster) == {}
         assert list(tmp_path.glob("*.json")) == []
         cluster.network.heal()
 
-    tell(story)
+    run_tool(scenario)

@@ -1,4 +1,4 @@
-"""The controller looks at what moves when that changes, and at nothing else."""
+"""The controller checks moving partitions when they change, and no others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from few_brokers import node_of, play
 
-from insync.broker.topics import Wanted
+from insync.broker.admin.topics import RequestedTopic
 from insync.controller import moves
 from insync.controller.controller import Controller
 from insync.metadata import paths
@@ -19,21 +18,22 @@ from insync.rules import reassignment
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, LeaderEpoch
 from insync.sim.cluster import Cluster
+from support.sim.few_brokers import node_of, play
 
 PARTITIONS = 200
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[PartitionState]:
-    """Every state that a controller asked the rule about."""
-    found: list[PartitionState] = []
+def checked_states(monkeypatch: pytest.MonkeyPatch) -> list[PartitionState]:
+    """Every state that a controller checked for completion."""
+    states: list[PartitionState] = []
 
     def complete(state: PartitionState, **options: Any) -> PartitionState:
-        found.append(state)
+        states.append(state)
         return reassignment.complete(state, **options)
 
     monkeypatch.setattr(moves, "complete", complete)
-    return found
+    return states
 
 
 async def touch(cluster: Cluster, partition: int, **changes: Any) -> None:
@@ -43,14 +43,14 @@ async def touch(cluster: Cluster, partition: int, **changes: Any) -> None:
     await asyncio.sleep(0.3)
 
 
-def test_nothing_is_searched_for(looked_at: list[PartitionState]) -> None:
-    async def story(cluster: Cluster) -> None:
+def test_only_moving_partitions_are_checked(checked_states: list[PartitionState]) -> None:
+    async def scenario(cluster: Cluster) -> None:
         node = node_of(cluster, 1)
         assignment = dict.fromkeys(range(PARTITIONS), (1, 2, 3))
-        await node.topics.create(Wanted(name="t", assignment=assignment))
+        await node.topics.create(RequestedTopic(name="t", assignment=assignment))
         await asyncio.sleep(1)
         await touch(cluster, 7, isr=(BrokerId(1), BrokerId(2)))
-        assert looked_at == []
+        assert checked_states == []
         cluster.network.cut(1, 4)
         cluster.network.cut(2, 4)
         cluster.network.cut(3, 4)
@@ -61,50 +61,50 @@ def test_nothing_is_searched_for(looked_at: list[PartitionState]) -> None:
             adding=(BrokerId(4),),
             removing=(BrokerId(1),),
         )
-        assert len(looked_at) == 1
+        assert len(checked_states) == 1
         await touch(cluster, 9, isr=(BrokerId(1), BrokerId(2)))
-        assert len(looked_at) == 1, "9 does not move"
+        assert len(checked_states) == 1, "9 does not move"
         await touch(cluster, 0, isr=(BrokerId(1), BrokerId(2)))
-        assert len(looked_at) <= 3, "out, and perhaps in again"
-        looked_at.clear()
+        assert len(checked_states) <= 3, "out of the ISR, and perhaps in again"
+        checked_states.clear()
         cluster.kill(4)
         await asyncio.sleep(1)
-        assert 1 <= len(looked_at) <= 3, "brokers came or went: all that move, which is one"
+        assert 1 <= len(checked_states) <= 3, "brokers changed: all moving partitions, which is one"
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
-def test_a_move_does_not_make_it_go_through_all_partitions(
+def test_a_move_does_not_make_the_controller_read_all_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dealt: list[object] = []
-    original = Controller._after
+    calls: list[object] = []
+    original = Controller._states_after
 
-    def after(self: Any, *arguments: Any) -> Any:
-        dealt.append(arguments)
+    def states_after(self: Any, *arguments: Any) -> Any:
+        calls.append(arguments)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Controller, "_after", after)
+    monkeypatch.setattr(Controller, "_states_after", states_after)
 
-    async def story(cluster: Cluster) -> None:
-        await node_of(cluster, 1).topics.create(Wanted(name="t", assignment={0: (1, 2)}))
+    async def scenario(cluster: Cluster) -> None:
+        await node_of(cluster, 1).topics.create(RequestedTopic(name="t", assignment={0: (1, 2)}))
         await asyncio.sleep(1)
-        dealt.clear()
+        calls.clear()
         brokers = tuple(BrokerId(b) for b in (1, 3, 2))
         await touch(cluster, 0, replicas=brokers, adding=brokers[1:2], removing=brokers[2:])
         await asyncio.sleep(3)
         state = decode_state(cluster.tree.entries[paths.partition_state("t", 0)].value)
         assert state.replicas == brokers[:2], "it has moved"
-        assert dealt == []
+        assert calls == []
         cluster.kill(2)
         await asyncio.sleep(1)
-        assert dealt
+        assert calls
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(("adding", "removing"), [((), ()), ((2,), ()), ((), (1,)), ((2,), (1,))])
-def test_whether_it_moves_can_be_told_without_reading_it(
+def test_may_be_moving_agrees_with_the_decoded_state(
     adding: tuple[int, ...], removing: tuple[int, ...]
 ) -> None:
     state = PartitionState(

@@ -1,0 +1,130 @@
+"""What a broker corrects in the store before it registers, because its directory shows otherwise.
+
+A log with a leader epoch, or with a producer id, that the store has not given out yet shows that
+the store went back. Given out again, an epoch would have two writers, and records of a new
+producer would be taken for duplicates of an earlier one's and dropped. So the store skips them.
+
+All of it is written before the registration, so that no controller elects this broker by what the
+states said before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.metadata import paths
+from insync.metadata.records import decode_state, encode_state
+from insync.metadata.store import (
+    STATES_PER_STEP_MAX,
+    CheckAbsent,
+    Create,
+    MetadataStore,
+    Operation,
+    Write,
+)
+from insync.rules import election
+from insync.rules.partition_state import PartitionState
+from insync.rules.values import BrokerId, LeaderEpoch
+from insync.storage.directory import LogDirectory
+
+EPOCH_LEAP_MAX: Final = 1_000_000
+PRODUCER_ID_LEAP_MAX: Final = 10**12
+"""A store does not go back further: no checksum covers an epoch in a log, and a client may invent a
+producer id."""
+
+PRODUCER_IDS_SKIPPED: Final = 1_000_000
+"""Ids that the lost steps may have given to producers that wrote nothing here."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTraces:
+    """What the logs have and the store has not given out."""
+
+    epochs: Mapping[TopicPartition, LeaderEpoch]
+    producer_ids_end: int  # above every id in the logs; 0 if the store has given them all out
+
+
+NO_TRACES: Final = LogTraces(epochs={}, producer_ids_end=0)
+
+
+def find_traces(view: ClusterView, store: MetadataStore, directory: LogDirectory) -> LogTraces:
+    epochs: dict[TopicPartition, LeaderEpoch] = {}
+    entry = store.get(paths.PRODUCER_IDS)
+    given_out = 0 if entry is None else int(entry.value)
+    largest = -1
+    for key, log in sorted(directory.logs.items()):
+        ids = (each for each in log.producers if each < given_out + PRODUCER_ID_LEAP_MAX)
+        largest = max(largest, *ids, -1)
+        state, epoch = view.states.get(key), log.epochs.latest
+        is_same_topic = view.topic_names.get(directory.topic_ids[key]) == key[0]
+        if state is None or epoch is None or not is_same_topic or epoch <= state.leader_epoch:
+            continue
+        if epoch <= state.leader_epoch + EPOCH_LEAP_MAX:
+            epochs[key] = epoch
+        logger.warning(
+            "%s-%d: the log has leader epoch %d and the metadata store has %d: the store went back",
+            *key,
+            epoch,
+            state.leader_epoch,
+        )
+    return LogTraces(epochs=epochs, producer_ids_end=largest + 1 if largest >= given_out else 0)
+
+
+class Corrections:
+    def __init__(
+        self,
+        *,
+        broker: BrokerId,
+        store: MetadataStore,
+        traces: LogTraces = NO_TRACES,
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._traces = traces
+
+    async def write(self) -> None:
+        """Raises Conflict, as every step: then repeat it."""
+        if self._traces.epochs:
+            await self._change_states(self._raise_epoch)
+        await self._skip_producer_ids()
+
+    def _raise_epoch(self, key: TopicPartition, state: PartitionState) -> PartitionState:
+        epoch = self._traces.epochs.get(key)
+        return state if epoch is None else election.epoch_found(state, epoch)
+
+    async def _change_states(
+        self, change: Callable[[TopicPartition, PartitionState], PartitionState]
+    ) -> None:
+        writes: list[Operation] = []
+        for entry in self._store.under(paths.TOPICS):
+            key = paths.partition_of(entry.path)
+            if key is not None:
+                state = decode_state(entry.value)
+                after = change(key, state)
+                if after != state:
+                    writes.append(Write(entry.path, encode_state(after), entry.version))
+        unregistered = CheckAbsent(paths.broker_id(self._broker))
+        for start in range(0, len(writes), STATES_PER_STEP_MAX):
+            await self._store.commit(unregistered, *writes[start : start + STATES_PER_STEP_MAX])
+
+    async def _skip_producer_ids(self) -> None:
+        entry = self._store.get(paths.PRODUCER_IDS)
+        if self._traces.producer_ids_end <= (0 if entry is None else int(entry.value)):
+            return
+        value = str(self._traces.producer_ids_end + PRODUCER_IDS_SKIPPED).encode()
+        logger.warning(
+            "the logs have producer ids that the metadata store has not given out: the store went"
+            " back; the next id is %s",
+            value.decode(),
+        )
+        await self._store.commit(
+            Create(paths.PRODUCER_IDS, value)
+            if entry is None
+            else Write(entry.path, value, entry.version)
+        )
