@@ -1,4 +1,4 @@
-"""What a paused process does, and what it finds when it goes on."""
+"""A paused process runs nothing until it resumes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from insync.wire.produce import (
     read_produce_response,
     write_produce_request,
 )
+from support.sim.few_brokers import play
 
 
 def test_a_paused_host_does_nothing_and_then_everything_in_order() -> None:
@@ -35,10 +36,10 @@ def test_a_paused_host_does_nothing_and_then_everything_in_order() -> None:
         with acting_as(1):
             loop.call_later(1.0, note, "timer 1")
             loop.call_later(2.0, note, "timer 2")
-        loop.call_later(1.5, note, "somebody else")
+        loop.call_later(1.5, note, "another host")
         loop.pause(1)
         await asyncio.sleep(3.0)
-        assert done == [("somebody else", 1.5)]
+        assert done == [("another host", 1.5)]
         loop.resume(1, timers_first=False)
         await asyncio.sleep(0)
         assert done[1:] == [("timer 1", 3.0), ("timer 2", 3.0)]
@@ -51,7 +52,7 @@ def test_a_paused_host_does_nothing_and_then_everything_in_order() -> None:
 def test_a_leader_that_slept_past_its_session_acknowledges_nothing(
     outlives_its_session: bool,  # noqa: FBT001
 ) -> None:
-    """An acks=1 request waits in its sockets; meanwhile another was elected, or was not."""
+    """An acks=1 request waits in its socket; meanwhile another leader is elected, or is not."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     cluster = Cluster(loop, Random(3))  # noqa: S311 - chance, not secrecy
@@ -62,16 +63,16 @@ def test_a_leader_that_slept_past_its_session_acknowledges_nothing(
         client = SimClient(cluster, 100, ("t", 0), Random(1))  # noqa: S311
         await Admin(cluster, client).create("t", 1, factor=3)
         assert await client.append([b"before"]) == 0
-        leader = client.answered_by
+        leader = client.responding_broker
         connection = ClientConnection(client_id="patient")
         await cluster.network.host(101).connect(f"broker-{leader}", 9092, connection)
-        part = ProducePartition("t", 0, batches.build([(None, b"late")]))
-        body = write_produce_request(9, ProduceRequest(None, 1, 1_000, [part]))
+        produce = ProducePartition("t", 0, batches.build([(None, b"late")]))
+        body = write_produce_request(9, ProduceRequest(None, 1, 1_000, [produce]))
         cluster.pause(leader)
-        asked = loop.create_task(connection.ask(Api.PRODUCE, 9, [body]))
+        response = loop.create_task(connection.ask(Api.PRODUCE, 9, [body]))
         await asyncio.sleep(SESSION_TIMEOUT_MS / 1_000 + (1.0 if outlives_its_session else -1.0))
         cluster.resume(leader)
-        (result,) = read_produce_response(9, *await asked).results
+        (result,) = read_produce_response(9, *await response).results
         await asyncio.sleep(1.0)
         values, _ = await client.read(0)
         if outlives_its_session:
@@ -84,3 +85,14 @@ def test_a_leader_that_slept_past_its_session_acknowledges_nothing(
     loop.run_until_complete(scenario())
     asyncio.set_event_loop(None)
     loop.close()
+
+
+def test_a_broker_that_pauses_from_within_resumes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        with acting_as(1):
+            cluster.pause_for(1, 0.5)
+        assert cluster.brokers[1].is_paused
+        await asyncio.sleep(0.6)
+        assert not cluster.brokers[1].is_paused
+
+    play(scenario)

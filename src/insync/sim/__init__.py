@@ -1,1 +1,1 @@
-"""Whole clusters on virtual time: the real broker code, one seed, one life."""
+"""Simulated runs of whole clusters on virtual time: the real broker code, one seed per run."""

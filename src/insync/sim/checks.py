@@ -1,140 +1,121 @@
-"""What must hold, whatever happens.
+"""What must hold in every run.
 
-`Witness` knows what clients were told and saw; `Monitor` looks at the store at every step and at
-the brokers again and again; `Inspection` looks at the disks when all is over. Everything is
-computed here anew, from the store's own bytes and the brokers' own logs, not by asking the rules;
-only who is in sync by the policy's verdict (`membership`) is the rules' own word.
+`history` has what clients wrote and read. `Monitor` checks the store at every step and the brokers
+periodically, and compares the logs at the end. The checks compute everything themselves, from the
+store's bytes and the brokers' logs. Only `isr_checks` uses the rules: the policy's decisions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
-from insync.broker.replica import Replica
+from insync.broker.replication.replica import Replica
+from insync.metadata.store import Entry
+from insync.node.node import Node
 from insync.rules.values import BrokerId
 from insync.sim.cluster import Broker, Cluster
-from insync.sim.membership import Memberships
+from insync.sim.history import Partition
+from insync.sim.isr_checks import IsrChecker
+from insync.sim.ownership import context_of
 
-Partition = tuple[str, int]
 
-
-class LifeFailed(AssertionError):
+class RunFailed(AssertionError):
     """Something that must hold did not."""
 
 
 @dataclass
-class Written:
-    """What one producer wrote to one partition."""
+class _StoredState:
+    """A partition's state, as the store had it at the last step."""
 
-    acks: int
-    acknowledged: list[bytes] = field(default_factory=list)
-    tried: set[bytes] = field(default_factory=set)
-
-
-class Witness:
-    """What clients were told, and saw."""
-
-    def __init__(self, *, unclean: bool) -> None:
-        self._is_unclean = unclean  # then records may be lost, and only that is forgiven
-        self.written: dict[tuple[Partition, int], Written] = {}
-        self._seen: dict[tuple[Partition, int], bytes] = {}
-        self._latest: dict[Partition, int] = {}
-
-    def producer(self, partition: Partition, host: int, *, acks: int) -> Written:
-        return self.written.setdefault((partition, host), Written(acks))
-
-    def acknowledged(self) -> int:
-        return sum(len(written.acknowledged) for written in self.written.values())
-
-    def saw(self, partition: Partition, offset: int, value: bytes) -> None:
-        before = self._seen.setdefault((partition, offset), value)
-        if before != value and not self._is_unclean:
-            raise LifeFailed(
-                f"{partition} offset {offset} was read as {before!r} and is {value!r} now"
-            )
-
-    def forget(self, topic: str) -> None:
-        """It was deleted."""
-        self.written = {key: each for key, each in self.written.items() if key[0][0] != topic}
-        self._seen = {key: each for key, each in self._seen.items() if key[0][0] != topic}
-        self._latest = {key: each for key, each in self._latest.items() if key[0] != topic}
-
-    def latest_known(self, partition: Partition) -> int:
-        return self._latest.get(partition, 0)
-
-    def latest(self, partition: Partition, offset: int, *, known_before: int) -> None:
-        """ListOffsets said so, to a question asked when others had already heard `known_before`."""
-        if offset < known_before and not self._is_unclean:
-            raise LifeFailed(f"{partition}: latest went back from {known_before} to {offset}")
-        self._latest[partition] = max(offset, self._latest.get(partition, 0))
-
-    def check(self, partition: Partition, found: list[bytes]) -> None:
-        """All that was acknowledged with acks=all is there, everything once and in order."""
-        for offset, value in enumerate(found):
-            self.saw(partition, offset, value)
-        for (where, host), written in self.written.items():
-            if where != partition:
-                continue
-            theirs = [value for value in found if value in written.tried]
-            numbers = [int(value.rpartition(b".")[2]) for value in theirs]
-            if written.acks == 1:
-                # Without sequences, what a cut link held back arrives after what was sent later.
-                numbers.sort()
-            if not self._is_unclean and numbers != sorted(set(numbers)):
-                raise LifeFailed(f"{partition}: producer {host} is not there once and in order")
-            if written.acks == -1 and not self._is_unclean:
-                there = set(theirs)
-                missing = [value for value in written.acknowledged if value not in there]
-                if missing:
-                    raise LifeFailed(
-                        f"{partition}: acknowledged to producer {host} and lost: {missing[:5]}"
-                    )
-
-
-@dataclass
-class _Seen:
-    """One partition as the store had it last."""
-
-    topic_id: str
+    topic_id: UUID
     version: int
     state: dict[str, Any]
 
 
 class Monitor:
-    """Looks at every step of the store, and at every broker whenever asked."""
+    """Checks every step of the store, and every broker when `check_brokers` is called."""
 
-    def __init__(self, cluster: Cluster, *, unclean: bool) -> None:
+    def __init__(self, cluster: Cluster, *, unclean: bool, flushes: bool = False) -> None:
         self._cluster = cluster
         self._is_unclean = unclean
-        self._seen: dict[Partition, _Seen] = {}
+        self._flushes = flushes  # log.flush.interval.messages=1
+        self._states: dict[Partition, _StoredState] = {}
         self._sessions: dict[int, list[tuple[str, int, int | None]]] = {}
-        self._led: dict[tuple[str, Partition, int], tuple[int, int]] = {}
-        self._watermarks: dict[tuple[str, Partition, int], int] = {}
-        self._committed: dict[tuple[str, Partition], int] = {}
+        self._led: dict[tuple[UUID, Partition, int], tuple[int, int]] = {}
+        self._watermarks: dict[tuple[UUID, Partition, int], int] = {}
+        self._committed: dict[tuple[UUID, Partition], int] = {}
         self._live: dict[str, int] = {}
-        self._resigned_at_ms: dict[str, int] = {}  # by the path that says who cools for what
+        self._handled: dict[int, bool] = {}  # broker: a controller has handled its last start
+        self._resigned_at_ms: dict[str, int] = {}  # by path of the cool-down
         self._cooling: set[str] = set()
-        self._memberships = Memberships()
+        self._isr_checker = IsrChecker()
         self.failure: str | None = None
         cluster.tree.attach(self)
+        for broker in cluster.brokers.values():
+            broker.disk.on_truncate = self._on_truncate
+        known: dict[Partition, _StoredState | None] = {}
+        for path, entry in cluster.tree.entries.items():
+            if path.startswith("/brokers/topics/"):
+                self._note_topic_node(path, entry, known)
+        self._states = {key: each for key, each in known.items() if each is not None}
+        self._check_sessions()
+        self._handled = {
+            number: self._is_handled_by_controller(number) for number in cluster.brokers
+        }
 
     def notify(self, revision: int) -> None:
-        """The store made a step."""
+        """Check what the last step of the store changed."""
         self._cluster.note("step", revision)
-        self._look_at_sessions()
-        self._look_at_states()
-        self._look_at_resignations()
-        self.look()
+        sections = set()
+        changed: dict[Partition, _StoredState | None] = {}
+        for path, entry in self._cluster.tree.last_step():
+            sections.add(path.split("/", 2)[1])
+            if path.startswith("/brokers/topics/"):
+                self._note_topic_node(path, entry, changed)
+        if "sessions" in sections:
+            self._check_sessions()
+        handled_before = self._handled
+        if "brokers" in sections:
+            self._handled = {
+                number: self._is_handled_by_controller(number) for number in self._cluster.brokers
+            }
+        if "cooling" in sections:
+            self._check_resignations()
+        for key, stored in changed.items():
+            self._apply_state(key, stored)
+        # A broker that has just restarted may lack records, and fetches them at once.
+        self.check_brokers(changed if self._handled == handled_before else None)
+
+    def _on_truncate(self, path: str) -> None:
+        """A log was cut. Check it when that is complete, before its replica fetches again."""
+        name, _, number = path.rpartition("/")[0].rpartition("/")[2].rpartition("-")
+        keys = [(name, int(number))] if number.isdigit() else []
+        self._cluster.loop.call_soon(self.check_brokers, keys, context=context_of(None))
+
+    def _note_topic_node(
+        self, path: str, entry: Entry | None, changed: dict[Partition, _StoredState | None]
+    ) -> None:
+        parts = path.split("/")
+        if parts[-1] != "state":
+            return
+        key = (parts[3], int(parts[5]))
+        topic = self._cluster.tree.entries.get("/".join(parts[:4]))
+        if entry is None or topic is None:
+            changed[key] = None
+        else:
+            topic_id = UUID(json.loads(topic.value)["topic_id"])
+            changed[key] = _StoredState(topic_id, entry.version, json.loads(entry.value))
 
     # The store.
 
     def _entries(self, prefix: str) -> Iterator[tuple[str, Any]]:
         return ((p, e) for p, e in self._cluster.tree.entries.items() if p.startswith(prefix))
 
-    def _look_at_sessions(self) -> None:
+    def _check_sessions(self) -> None:
         now_ms = self._cluster.loop.clock_ms()
         live = {
             path.rpartition("/")[2]: int(entry.value.rpartition(b"-")[2])
@@ -153,173 +134,220 @@ class Monitor:
         spans = self._sessions.get(broker, [])
         return any(b <= at_ms and (e is None or at_ms <= e) for _, b, e in spans)
 
-    def states(self) -> dict[Partition, _Seen]:
-        found = {}
-        entries = self._cluster.tree.entries
-        for path, entry in self._entries("/brokers/topics/"):
-            parts = path.split("/")
-            if parts[-1] == "state":
-                topic = entries["/".join(parts[:4])]
-                topic_id = json.loads(topic.value)["topic_id"]
-                state = json.loads(entry.value)
-                found[parts[3], int(parts[5])] = _Seen(topic_id, entry.version, state)
-        return found
+    def states(self) -> dict[Partition, _StoredState]:
+        return self._states
 
-    def _look_at_states(self) -> None:
-        now = self.states()
-        for key, seen in now.items():
-            before = self._seen.get(key)
-            self._look_at_state(key, seen.state)
-            if before is not None and before.topic_id == seen.topic_id:
-                self._look_at_change(key, before, seen)
-        self._seen = now
+    def _apply_state(self, key: Partition, stored: _StoredState | None) -> None:
+        before = self._states.pop(key, None)
+        if stored is None:
+            return
+        self._states[key] = stored
+        self._check_state(key, stored.state)
+        if before is not None and before.topic_id == stored.topic_id:
+            self._check_change(key, before, stored)
 
-    def _look_at_state(self, key: Partition, state: dict[str, Any]) -> None:
+    def _check_state(self, key: Partition, state: dict[str, Any]) -> None:
         isr, leader = state["isr"], state["leader"]
-        self._must(bool(isr), f"{key}: nobody is in sync")
-        self._must(len(set(isr)) == len(isr), f"{key}: the ISR {isr} names somebody twice")
-        self._must(set(isr) <= set(state["replicas"]), f"{key}: {isr} are not all replicas")
-        self._must(leader is None or leader in isr, f"{key}: {leader} leads and is not in {isr}")
-        passing = {*state["adding"], *state["removing"]}
-        self._must(passing <= set(state["replicas"]), f"{key}: {passing} are not all replicas")
+        self._require(bool(isr), f"{key}: the ISR is empty")
+        self._require(len(set(isr)) == len(isr), f"{key}: the ISR {isr} names a broker twice")
+        self._require(set(isr) <= set(state["replicas"]), f"{key}: {isr} are not all replicas")
+        self._require(leader is None or leader in isr, f"{key}: leader {leader} is not in {isr}")
+        in_reassignment = {*state["adding"], *state["removing"]}
+        self._require(
+            in_reassignment <= set(state["replicas"]),
+            f"{key}: {in_reassignment} are not all replicas",
+        )
 
-    def _look_at_change(self, key: Partition, before: _Seen, after: _Seen) -> None:
+    def _check_change(self, key: Partition, before: _StoredState, after: _StoredState) -> None:
         old, new = before.state, after.state
-        self._must(after.version >= before.version, f"{key}: the state's version went back")
-        self._must(new["leader_epoch"] >= old["leader_epoch"], f"{key}: the epoch went back")
+        self._require(after.version >= before.version, f"{key}: the state's version decreased")
+        self._require(
+            new["leader_epoch"] >= old["leader_epoch"], f"{key}: the leader epoch decreased"
+        )
         if new["leader"] != old["leader"]:
             is_new = new["leader_epoch"] > old["leader_epoch"]
-            self._must(is_new, f"{key}: another leader in the same epoch")
+            self._require(is_new, f"{key}: the leader changed without a new leader epoch")
         if new != old:
-            self._must(after.version > before.version, f"{key}: changed at the same version")
-        gone = set(old["replicas"]) - set(new["replicas"])
-        if gone:
+            self._require(after.version > before.version, f"{key}: changed without a new version")
+        removed = set(old["replicas"]) - set(new["replicas"])
+        if removed:
+            # A removed replica may come back empty: fetches of its old log must not count then.
             is_new = new["leader_epoch"] > old["leader_epoch"]
-            self._must(is_new, f"{key}: {gone} left, and may come back empty, in the same epoch")
+            self._require(is_new, f"{key}: {removed} were removed in the same leader epoch")
         if new["leader"] == old["leader"]:
-            self._look_at_joining(key, set(new["isr"]) - set(old["isr"]), new["leader"])
+            self._check_expand(key, set(new["isr"]) - set(old["isr"]), new["leader"])
         elif new["leader"] is not None and not self._is_unclean:
-            self._must(new["leader"] in old["isr"], f"{key}: {new['leader']} was not in sync")
+            # Eligible replicas lead if every member of the ISR is damaged.
+            may_lead = {*old["isr"], *old.get("eligible", ())}
+            self._require(
+                new["leader"] in may_lead, f"{key}: {new['leader']} was not in the ISR or eligible"
+            )
 
-    def _look_at_resignations(self) -> None:
-        """One per replica and cool-down at most, however many controllers there were."""
+    def _check_resignations(self) -> None:
+        """At most one resignation per replica and cool-down, also across controllers."""
         now_ms = self._cluster.loop.clock_ms()
         cooling = {path for path, _ in self._entries("/cooling/")}
         for path in sorted(cooling - self._cooling):
             since_ms = now_ms - self._resigned_at_ms.get(path, -self._cluster.cooldown_ms)
-            self._must(
+            self._require(
                 since_ms >= self._cluster.cooldown_ms,
                 f"{path}: resigned again after {since_ms} ms",
             )
             self._resigned_at_ms[path] = now_ms
         self._cooling = cooling
 
-    def _look_at_joining(self, key: Partition, joined: set[int], leader: int | None) -> None:
-        """Who joins must be who its leader let in: not a later incarnation, which may lack more."""
+    def _check_expand(self, key: Partition, joined: set[int], leader: int | None) -> None:
+        """Only the incarnation that the leader proposed may join; a later one may lack records."""
         node = None if leader is None else self._cluster.brokers[leader].node
-        found = None if node is None else node.replicas.held.get(key)
-        term = None if found is None else found.term
+        replica = None if node is None else node.replicas.partitions.get(key)
+        term = None if replica is None else replica.term
         for member in sorted(joined):
             entry = self._cluster.tree.entries.get(f"/brokers/ids/{member}")
-            lives = None if entry is None else json.loads(entry.value)["incarnation"]
+            registered = None if entry is None else json.loads(entry.value)["incarnation"]
             follower = None if term is None else term.followers.get(BrokerId(member))
-            self._must(
-                follower is None or follower.incarnation == lives,
-                f"{key}: {member} joined as {follower and follower.incarnation} and is {lives}",
+            self._require(
+                follower is None or follower.incarnation == registered,
+                f"{key}: {member} joined as {follower and follower.incarnation}, not {registered}",
             )
 
     # The brokers.
 
-    def look(self) -> None:
+    def check_brokers(self, keys: Iterable[Partition] | None = None) -> None:
+        """Check what brokers lead: of `keys`, or everything."""
         for broker in self._cluster.up():
-            if broker.has_started and broker.node is not None:
-                for found in broker.node.replicas.held.values():
-                    self._look_at(broker, found)
+            if not broker.has_started or broker.node is None:
+                continue
+            partitions = broker.node.replicas.partitions
+            if keys is None:
+                led = [each for each in partitions.values() if each.term is not None]
+            else:
+                held = [partitions.get(key) for key in keys]
+                led = [each for each in held if each is not None and each.term is not None]
+            for replica in led:
+                self._check_leader(broker, replica)
 
-    def _look_at(self, broker: Broker, found: Replica) -> None:
-        key, term = found.key, found.term
-        seen = self._seen.get(key)
-        if term is None or seen is None or seen.topic_id != str(found.topic_id):
+    def _check_leader(self, broker: Broker, replica: Replica) -> None:
+        key, term = replica.key, replica.term
+        stored = self._states.get(key)
+        if term is None or stored is None or stored.topic_id != replica.topic_id:
             return
         assert broker.node is not None
-        if not broker.node.world.store.is_alive(self._cluster.loop.clock_ms()):
-            return  # it leads nothing, whatever it still thinks
-        epoch = (seen.topic_id, key, term.epoch)
-        who = (broker.number, broker.node.replicas.incarnation)
-        self._must(
-            self._led.setdefault(epoch, who) == who,
-            f"{key} epoch {term.epoch} is led by {who} and was led by {self._led[epoch]}",
+        if broker.store is None or broker.store.is_over(self._cluster.clock_ms_of(broker)):
+            return  # its session is over: it leads nothing, and may not know it
+        epoch = (stored.topic_id, key, term.epoch)
+        leader = (broker.number, broker.node.replicas.incarnation)
+        self._require(
+            self._led.setdefault(epoch, leader) == leader,
+            f"{key} epoch {term.epoch} is led by {leader} and was led by {self._led[epoch]}",
         )
-        watermark = found.high_watermark
-        self._must(
+        watermark = replica.high_watermark
+        self._require(
             watermark >= self._watermarks.get(epoch, 0),
-            f"{key}: the watermark of epoch {term.epoch} fell to {watermark}",
+            f"{key}: the high watermark of epoch {term.epoch} fell to {watermark}",
         )
-        self._must(watermark <= found.log.end, f"{key}: a watermark beyond the log's end")
         self._watermarks[epoch] = watermark
-        self._look_at_members(seen, key, watermark)
+        watermark = max(watermark, *self._watermarks_of_replicas(stored, key))
         ends = {
-            member: self._end_at(self._cluster.brokers[member], key, seen.topic_id)
-            for member in seen.state["isr"]
+            member: self._end_at(self._cluster.brokers[member], key, stored.topic_id)
+            for member in stored.state["isr"]
         }
-        now_ms = self._cluster.loop.clock_ms()
-        for wrong in self._memberships.look(broker, found, ends, now_ms=now_ms):
-            self._must(False, wrong)  # noqa: FBT003
+        self._check_isr_logs(stored, key, watermark, ends)
+        now_ms = self._cluster.clock_ms_of(broker)
+        for failure in self._isr_checker.check_partition(broker, replica, ends, now_ms=now_ms):
+            self._require(False, failure)  # noqa: FBT003
 
-    def _look_at_members(self, seen: _Seen, key: Partition, watermark: int) -> None:
-        """KAFKA-4485's fourth guarantee, and across leaders: members have all that is committed."""
+    def _watermarks_of_replicas(self, stored: _StoredState, key: Partition) -> Iterator[int]:
+        """Whatever a replica takes for committed is: it may lead next."""
+        yield 0
+        for number in stored.state["replicas"]:
+            broker = self._cluster.brokers[number]
+            replica = None if broker.node is None else self._replica_of(broker.node, key)
+            if replica is None or replica.topic_id != stored.topic_id:
+                continue
+            watermark, end = replica.high_watermark, replica.log.end
+            self._require(
+                watermark <= end,
+                f"{key}: the high watermark of {number} is {watermark}, its log ends at {end}",
+            )
+            if self._flushes:
+                self._check_flushed(broker, replica)
+            yield watermark
+
+    def _check_flushed(self, broker: Broker, replica: Replica) -> None:
+        """A log end offset is claimed by the next fetch or answer, also that of a failed log."""
+        log = replica.log
+        last = log._segments[-1]  # noqa: SLF001 - what is visible, not what is written
+        path = f"{log.path}/{last.base:020d}.log"
+        unflushed_bytes = last.size - broker.disk.flushed_bytes(path) if last.size else 0
+        self._require(
+            unflushed_bytes <= 0,
+            f"{replica.key}: {unflushed_bytes} bytes below offset {log.end} of {broker.number} are "
+            "not flushed, though every append is to be",
+        )
+
+    def _check_isr_logs(
+        self,
+        stored: _StoredState,
+        key: Partition,
+        watermark: int,
+        ends: Mapping[int, int | None],
+    ) -> None:
+        """KAFKA-4485's fourth guarantee, also across leaders: the ISR has all committed records."""
         if self._is_unclean:
             return
-        whose = (seen.topic_id, key)
-        committed = self._committed[whose] = max(watermark, self._committed.get(whose, 0))
-        for member in seen.state["isr"]:
-            end = self._end_at(self._cluster.brokers[member], key, seen.topic_id)
+        partition = (stored.topic_id, key)
+        committed = self._committed[partition] = max(watermark, self._committed.get(partition, 0))
+        for member, end in ends.items():
             if end is not None and end < committed:
-                self._must(
+                self._require(
                     False,  # noqa: FBT003
-                    f"{key}: {member} is in sync, ends at {end} and lacks up to {committed}",
+                    f"{key}: {member} is in the ISR, ends at {end} and lacks up to {committed}",
                 )
 
-    def _end_at(self, broker: Broker, key: Partition, topic_id: str) -> int | None:
+    def _end_at(self, broker: Broker, key: Partition, topic_id: UUID) -> int | None:
         if broker.node is None:
             return broker.ends.get(key)
-        if not broker.has_started or not self._is_dealt_with(broker.number):
-            return None  # it may have lost something with its former life, and will leave
-        found = broker.node.replicas.held.get(key)
-        if found is None or str(found.topic_id) != topic_id or found.log.has_failed:
+        if not self._handled.get(broker.number):
+            return None  # it may have lost records at its restart; the controller will remove it
+        replica = self._replica_of(broker.node, key)
+        if replica is None or replica.topic_id != topic_id or replica.log.has_failed:
             return None
-        return found.log.end
+        return replica.log.end
 
-    def _is_dealt_with(self, broker: int) -> bool:
-        """Whether a controller has seen its present incarnation."""
+    def _replica_of(self, node: Node, key: Partition) -> Replica | None:
+        is_open = hasattr(node, "replicas")  # else it has just begun to start
+        return node.replicas.partitions.get(key) if is_open else None
+
+    def _is_handled_by_controller(self, broker: int) -> bool:
+        """Whether a controller has handled the start of its current incarnation."""
         entries = self._cluster.tree.entries
-        seen = entries.get(f"/brokers/seen/{broker}")
+        handled = entries.get(f"/brokers/seen/{broker}")
         now = entries.get(f"/brokers/ids/{broker}")
         return (
-            seen is not None
+            handled is not None
             and now is not None
-            and int(seen.value) == json.loads(now.value)["incarnation"]
+            and int(handled.value) == json.loads(now.value)["incarnation"]
         )
 
-    def _must(self, holds: bool, otherwise: str) -> None:  # noqa: FBT001
-        # Kept rather than raised: this runs inside whatever broker made the step.
+    def _require(self, holds: bool, failure: str) -> None:  # noqa: FBT001
+        # Kept, not raised: this runs in the broker that made the step.
         if not holds and self.failure is None:
-            self.failure = f"at {self._cluster.loop.clock_ms()} ms: {otherwise}"
+            self.failure = f"at {self._cluster.loop.clock_ms()} ms: {failure}"
 
     def raise_failure(self) -> None:
-        failure = self.failure or next(iter(self._cluster.mishaps), None)
+        failure = self.failure or next(iter(self._cluster.unexpected_errors), None)
         if failure is not None:
-            raise LifeFailed(failure)
+            raise RunFailed(failure)
 
-    # When all is over.
+    # At the end of a run.
 
-    def unhealed(self) -> str | None:
-        """What is still not as it was before all trouble, if anything."""
-        found = (self._unhealed(key, seen) for key, seen in self.states().items())
-        return next((each for each in found if each is not None), None) or self._throttle_left()
+    def find_unhealed(self) -> str | None:
+        """What is not as it was before the faults; None when the cluster is healed."""
+        reasons = (self._unhealed(key, stored) for key, stored in self.states().items())
+        return next((why for why in reasons if why is not None), None) or self._throttle_left()
 
-    def _unhealed(self, key: Partition, seen: _Seen) -> str | None:
-        state = seen.state
+    def _unhealed(self, key: Partition, stored: _StoredState) -> str | None:
+        state = stored.state
         if state["leader"] is None:
             return f"{key} has no leader"
         if state["adding"] or state["removing"]:
@@ -328,16 +356,16 @@ class Monitor:
             return f"{key}: only {state['isr']} of {state['replicas']} are in sync"
         ends = set()
         for number, broker in self._cluster.brokers.items():
-            found = None if broker.node is None else broker.node.replicas.held.get(key)
-            is_held = found is not None and str(found.topic_id) == seen.topic_id
+            replica = None if broker.node is None else broker.node.replicas.partitions.get(key)
+            is_held = replica is not None and replica.topic_id == stored.topic_id
             if is_held != (number in state["replicas"]):
                 return f"{key}: {number} {'still holds' if is_held else 'does not hold'} it"
-            if found is not None:
-                ends |= {found.log.end, found.high_watermark}
+            if replica is not None:
+                ends |= {replica.log.end, replica.high_watermark}
         return f"{key}: ends and watermarks differ: {sorted(ends)}" if len(ends) > 1 else None
 
     def _throttle_left(self) -> str | None:
-        """No throttle outlives its moves, or the tool that holds it."""
+        """A throttle that outlived its moves or the tool that holds it, if any."""
         for prefix in ("/admin/throttle_leases/", "/admin/throttle_holds/"):
             for path, _ in self._entries(prefix):
                 return f"{path} is still there"
@@ -346,30 +374,43 @@ class Monitor:
                 return f"{path}: a throttle is left behind: {entry.value!r}"
         return None
 
-    def end_of(self, partition: Partition) -> int:
-        leader = self._cluster.brokers[self._seen[partition].state["leader"]]
+    def bounds_of(self, partition: Partition) -> tuple[int, int]:
+        """The leader's log start and log end offset."""
+        leader = self._cluster.brokers[self._states[partition].state["leader"]]
         assert leader.node is not None, "healed"
-        return leader.node.replicas.held[partition].log.end
+        log = leader.node.replicas.partitions[partition].log
+        return log.start, log.end
+
+    def check_log_start(self, partition: Partition, *, retention_bytes: int) -> None:
+        """Only retention deletes the oldest records; what it leaves may be truncated a little."""
+        leader = self._cluster.brokers[self._states[partition].state["leader"]]
+        assert leader.node is not None, "healed"
+        log = leader.node.replicas.partitions[partition].log
+        if log.start > 0 and not 0 <= retention_bytes <= 2 * log.size_bytes:
+            raise RunFailed(
+                f"{partition}: the log of {log.size_bytes} bytes starts at offset {log.start}, "
+                f"though retention keeps {retention_bytes} bytes (-1: all)"
+            )
 
     def check_replicas_are_identical(self) -> None:
-        for key, seen in self.states().items():
+        for key, stored in self.states().items():
             copies = {}
-            for number in seen.state["replicas"]:
+            for number in stored.state["replicas"]:
                 node = self._cluster.brokers[number].node
                 assert node is not None, "healed"
-                copies[number] = node.replicas.held[key]
-            start = max(found.log.start for found in copies.values())
-            end = min(found.high_watermark for found in copies.values())
-            logs = {number: _bytes_of(found, start, end) for number, found in copies.items()}
+                copies[number] = node.replicas.partitions[key]
+            start = max(replica.log.start for replica in copies.values())
+            end = min(replica.high_watermark for replica in copies.values())
+            logs = {number: _bytes_of(replica, start, end) for number, replica in copies.items()}
             if len(set(logs.values())) > 1:
                 sizes = {number: len(log) for number, log in logs.items()}
-                raise LifeFailed(f"{key}: the replicas' logs differ: {sizes}")
+                raise RunFailed(f"{key}: the replicas' logs differ: {sizes}")
 
 
-def _bytes_of(found: Replica, start: int, end: int) -> bytes:
+def _bytes_of(replica: Replica, start: int, end: int) -> bytes:
     taken, offset = b"", start
     while offset < end:
-        result: Any = found.log.read(offset, 1 << 20, up_to=end, min_one_batch=True, nowait=False)
+        result: Any = replica.log.read(offset, 1 << 20, up_to=end, min_one_batch=True, nowait=False)
         taken += bytes(result.data)
         offset = result.next_offset
     return taken

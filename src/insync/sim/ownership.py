@@ -1,8 +1,8 @@
-"""Whose work is being done: every callback and task belongs to the host in whose name it was made.
+"""Owners of callbacks and tasks: each belongs to the host that created it.
 
-asyncio hands the context on to whatever is scheduled, also across a simulated wire; so whoever
-delivers something to another host does it in that host's name. A crash then ends exactly the
-tasks of the host that crashed, and a pause holds exactly what that host would have done.
+asyncio copies the context to everything that is scheduled, also across a simulated connection. So
+the network delivers data in the context of the receiving host. A kill then cancels exactly the
+tasks of the killed host, and a pause delays exactly the callbacks of the paused one.
 """
 
 from __future__ import annotations
@@ -14,35 +14,48 @@ from typing import ParamSpec
 
 P = ParamSpec("P")
 
-_whose: ContextVar[int | None] = ContextVar("whose", default=None)
+_current_host: ContextVar[int | None] = ContextVar("current_host", default=None)
 
 
-def owner() -> int | None:
-    return _whose.get()
+def current_host() -> int | None:
+    return _current_host.get()
 
 
 def owner_of(context: Context) -> int | None:
-    return context.get(_whose)
+    return context.get(_current_host)
 
 
 @contextmanager
 def acting_as(host: int | None) -> Iterator[None]:
-    """Inside, in this task and in what it starts, work is this host's."""
-    token = _whose.set(host)
+    """This task and the tasks that it starts meanwhile run as `host`."""
+    token = _current_host.set(host)
     try:
         yield
     finally:
-        _whose.reset(token)
+        _current_host.reset(token)
 
 
 def context_of(host: int | None) -> Context:
-    """A context in which work is this host's."""
+    """A context in which callbacks and tasks run as `host`."""
     context = copy_context()
-    context.run(_whose.set, host)
+    context.run(_current_host.set, host)
     return context
 
 
-def in_the_name_of(
-    host: int | None, act: Callable[P, object], *args: P.args, **kwargs: P.kwargs
-) -> None:
+_CALLBACK_CONTEXTS: dict[int | None, Context] = {}
+
+
+def callback_context(host: int | None) -> Context:
+    """The context of callbacks that the loop itself runs as `host`, one after another.
+
+    It is not for tasks, which keep their context, nor for a call from within another callback.
+    """
+    context = _CALLBACK_CONTEXTS.get(host)
+    if context is None:
+        context = _CALLBACK_CONTEXTS[host] = Context()
+        context.run(_current_host.set, host)
+    return context
+
+
+def run_as(host: int | None, act: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
     context_of(host).run(act, *args, **kwargs)

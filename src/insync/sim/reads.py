@@ -1,4 +1,4 @@
-"""A read pool on virtual time: each read takes a while, and happens when that is over."""
+"""A read pool on virtual time: each read is done after a random delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SlowReads:
         self, random: Random, read_s: Callable[[], tuple[float, float]] = lambda: READ_S
     ) -> None:
         self._random = random
-        self._read_s = read_s  # the shortest and the longest, asked for each read
+        self._read_s = read_s  # the shortest and the longest delay, called for each read
 
     def submit(self, read: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
@@ -35,4 +35,4 @@ class SlowReads:
         return future
 
     def close(self) -> None:
-        """Nothing to end: virtual time ends with its loop."""
+        """Nothing to close: there are no threads."""

@@ -1,17 +1,16 @@
-"""An event loop whose clock jumps to the next thing that is due, so a minute costs milliseconds.
+"""An event loop whose clock jumps to the next timer, so a minute costs milliseconds.
 
-One loop runs every host, and each can be paused, as SIGSTOP does to a process: whatever becomes
-due for it is held, in order, and runs when it resumes.
+One loop runs every host. A host can be paused, as SIGSTOP does to a process: its callbacks that
+become due are held, in order, and run when it resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-import selectors
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, TypeVarTuple, Unpack
 
 from insync.sim.ownership import owner_of
@@ -19,49 +18,45 @@ from insync.sim.ownership import owner_of
 Ts = TypeVarTuple("Ts")
 
 
-class NothingWillHappen(RuntimeError):
-    """Everybody waits and no timer is set: in real life this would hang for ever."""
+class Deadlock(RuntimeError):
+    """Every task waits and no timer is set: with a real clock this would hang for ever."""
 
 
-class _NoSelector(selectors.SelectSelector):
-    """Nothing outside the loop ever becomes ready: waiting is only moving the clock."""
+class _Handle(asyncio.Handle):
+    """asyncio's own, without what only its debug mode uses: a run makes hundreds of thousands."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.loop: VirtualLoop | None = None
+    __slots__ = ()
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert self.loop is not None, "the selector belongs to a loop"
-        if timeout is None:
-            raise NothingWillHappen
-        if timeout > 0:
-            self.loop.jump()
-        return []
-
-
-class _Held:
-    """What a handle does when its turn comes: run, unless its host is paused."""
-
-    _loop: VirtualLoop
-    _context: Context
-
-    def _run(self) -> None:
-        if self._loop.held and self._loop.hold(self):
-            return
-        super()._run()  # type: ignore[misc]
+    def __init__(
+        self, callback: Callable[..., object], args: Any, loop: Any, context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
 
 
-class _Handle(_Held, asyncio.Handle):
-    pass
+class _TimerHandle(asyncio.TimerHandle):
+    __slots__ = ()
 
-
-class _TimerHandle(_Held, asyncio.TimerHandle):
-    pass
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Any,
+        loop: Any,
+        context: Context | None,
+    ) -> None:
+        _Handle.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]
+        self._when = when
+        self._scheduled = False
 
 
 @contextmanager
 def virtual_time() -> Iterator[VirtualLoop]:
-    """A loop of its own, which goes with everything that is left in it."""
+    """A new loop, closed at the end with all tasks that are left in it."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
@@ -77,26 +72,27 @@ def virtual_time() -> Iterator[VirtualLoop]:
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        selector = _NoSelector()
         self._now_s = 0.0
-        self.held: dict[
-            int | None, list[Any]
-        ] = {}  # by paused host: the handles whose turn has come
-        self._ready: Any  # asyncio's own two queues
-        self._scheduled: Any
-        super().__init__(selector)
-        selector.loop = self
+        # By paused host: the handles that are due.
+        self.held: dict[int | None, list[Any]] = {}
+        self._ready: Any  # asyncio's own queue
+        self._stopping: bool
+        self._timers: list[tuple[float, int, _TimerHandle]] = []
+        self._timers_ever = 0  # timers of one time run in the order in which they were set
+        super().__init__()
 
     def time(self) -> float:
         return self._now_s
 
-    def jump(self) -> None:
-        # The exact time of the next timer: adding up differences would drift.
-        self._now_s = max(self._now_s, self._scheduled[0].when())
-
     def clock_ms(self) -> int:
-        # Timers are set in seconds; a millisecond must not be missed by the last bit of a float.
+        # Timers are in seconds; float rounding must not turn a millisecond into the one before.
         return int(self._now_s * 1_000 + 1e-6)
+
+    def next_event_s(self) -> float:
+        """When the next callback is due: now, or the time of the next timer."""
+        if self._ready or not self._timers:
+            return self._now_s
+        return max(self._now_s, self._timers[0][0])
 
     def call_soon(
         self,
@@ -116,9 +112,32 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = _TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, handle)
-        handle._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
+        self._timers_ever += 1
+        heapq.heappush(self._timers, (when, self._timers_ever, handle))
         return handle
+
+    def _run_once(self) -> None:
+        """One turn, as asyncio's, but it never waits: the clock jumps to the next timer."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2]._cancelled:  # noqa: SLF001 - as asyncio does
+            heapq.heappop(timers)
+        if not ready and not self._stopping:
+            if not timers:
+                raise Deadlock
+            self._now_s = max(self._now_s, timers[0][0])
+        while timers and timers[0][0] <= self._now_s:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled or (self.held and self.hold(handle)):  # noqa: SLF001
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)  # noqa: SLF001
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                message = f"Exception in callback {handle._callback!r}"  # noqa: SLF001
+                self.call_exception_handler({"message": message, "exception": error})
 
     # Pauses.
 
@@ -126,14 +145,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.held.setdefault(host, [])
 
     def resume(self, host: int, *, timers_first: bool) -> None:
-        """Go on. What waited in the sockets and what was due may come in either order."""
+        """Run what was held. Received data and due timers may come in either order."""
         held = self.held.pop(host, [])
         if timers_first:
             held.sort(key=lambda handle: not isinstance(handle, asyncio.TimerHandle))
         self._ready.extend(handle for handle in held if not handle.cancelled())
 
     def forget(self, host: int) -> None:
-        """A paused host died: nothing of what it was going to do will happen."""
+        """Drop what a paused host was going to run: it was killed."""
         self.held.pop(host, None)
 
     def hold(self, handle: Any) -> bool:

@@ -1,37 +1,40 @@
-"""Lives notice a leader that lets nobody in or nobody go, and a rule that never says so."""
+"""Runs detect a leader or a policy that never expands or never shrinks the ISR."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from few_brokers import ONE, THREE, TWO, client_of, isr_of, play, replica_of, topic
 
-from insync.broker.replica import Replica
-from insync.broker.replicas import Replicas
-from insync.rules.leadership import Leadership
+from insync.rules import leader_machine
 from insync.rules.policy import CaughtUp
-from insync.rules.values import BrokerId
 from insync.sim.checks import Monitor
 from insync.sim.cluster import SETTINGS, Cluster
-from insync.sim.membership import CLOSE, DECIDED_WITHIN_MS, LET_IN_WITHIN_MS, OVERDUE, STANDS_STILL
+from insync.sim.isr_checks import (
+    DECIDED_WITHIN_MS,
+    JOINS_WITHIN_MS,
+    NO_PROGRESS,
+    NOT_JOINED,
+    OVERDUE,
+)
+from support.sim.few_brokers import ONE, THREE, TWO, client_of, isr_of, play, replica_of, topic
 
 LIMIT_MS = int(SETTINGS["replica.lag.time.max.ms"])
 
 
 async def first_failure(cluster: Cluster, monitor: Monitor, *, within_s: float) -> str:
-    """Under steady writes."""
+    """The first violation under steady writes."""
     client = client_of(cluster)
     for _ in range(int(within_s / 0.02)):
         await client.append_once([b"more"])
         await asyncio.sleep(0.02)
-        monitor.look()
+        monitor.check_brokers()
         if monitor.failure is not None:
             return monitor.failure
     return "none"
 
 
-async def without_the_third(cluster: Cluster) -> Monitor:
+async def monitor_without_third_broker(cluster: Cluster) -> Monitor:
     monitor = Monitor(cluster, unclean=False)
     await topic(cluster, (ONE, TWO, THREE))
     for other in (ONE, TWO):
@@ -39,9 +42,9 @@ async def without_the_third(cluster: Cluster) -> Monitor:
     return monitor
 
 
-def test_a_member_that_is_gone_leaves_and_comes_back_and_nothing_is_wrong() -> None:
+def test_a_member_leaves_and_rejoins_without_a_violation() -> None:
     async def scenario(cluster: Cluster) -> None:
-        monitor = await without_the_third(cluster)
+        monitor = await monitor_without_third_broker(cluster)
         assert await first_failure(cluster, monitor, within_s=2 * LIMIT_MS / 1_000) == "none"
         assert isr_of(cluster) == [1, 2]
         cluster.network.heal()
@@ -51,11 +54,11 @@ def test_a_member_that_is_gone_leaves_and_comes_back_and_nothing_is_wrong() -> N
     play(scenario)
 
 
-def test_a_leader_that_does_not_look_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Replicas, "_look", lambda *_: None)
+def test_a_leader_that_does_not_check_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_machine, "_schedule", lambda state, _moment: state)
 
     async def scenario(cluster: Cluster) -> None:
-        monitor = await without_the_third(cluster)
+        monitor = await monitor_without_third_broker(cluster)
         began_ms = cluster.loop.clock_ms()
         assert OVERDUE in await first_failure(cluster, monitor, within_s=5)
         assert cluster.loop.clock_ms() - began_ms < LIMIT_MS + 10 * DECIDED_WITHIN_MS
@@ -63,29 +66,24 @@ def test_a_leader_that_does_not_look_in_time(monkeypatch: pytest.MonkeyPatch) ->
     play(scenario)
 
 
-def test_a_rule_that_lets_nobody_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_never_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CaughtUp, "leaves_at_ms", lambda *_, **__: None)
 
     async def scenario(cluster: Cluster) -> None:
-        monitor = await without_the_third(cluster)
-        assert STANDS_STILL in await first_failure(cluster, monitor, within_s=5)
+        monitor = await monitor_without_third_broker(cluster)
+        assert NO_PROGRESS in await first_failure(cluster, monitor, within_s=5)
 
     play(scenario)
 
 
-def test_a_leader_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def took_effect(
-        _: Replicas, found: Replica, _follower: BrokerId, term: Leadership, **_at: int
-    ) -> None:
-        found.advance(term)
-
-    monkeypatch.setattr(Replicas, "took_effect", took_effect)
+def test_a_leader_that_never_expands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_machine, "_join", lambda state, _follower, _moment: state)
 
     async def scenario(cluster: Cluster) -> None:
         monitor = Monitor(cluster, unclean=False)
         await topic(cluster, (ONE, TWO, THREE), (ONE, TWO))
-        within_s = 3 * LET_IN_WITHIN_MS / 1_000
-        assert CLOSE in await first_failure(cluster, monitor, within_s=within_s)
+        within_s = 3 * JOINS_WITHIN_MS / 1_000
+        assert NOT_JOINED in await first_failure(cluster, monitor, within_s=within_s)
         assert replica_of(cluster, 3).log.end > 0
 
     play(scenario)
