@@ -1,5 +1,5 @@
 """How Spark finds the data source `insync` by itself: it looks into modules called pyspark_*."""
 
-from insync.pipeline.source import TelemetrySource as DefaultSource
+from insync.pipeline.io.source import TelemetrySource as DefaultSource
 
 __all__ = ["DefaultSource"]

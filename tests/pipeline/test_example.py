@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exported_tables import LIMIT_BYTES_PER_S, throttled_record, write
 from pyspark.sql import SparkSession
-from telemetry_topic import SETTINGS, Topic
 
 from insync.testing.cluster import Cluster
+from support.pipeline.exported_tables import LIMIT_BYTES_PER_S, throttled_record, write
+from support.pipeline.telemetry_topic import SETTINGS, Topic
 
-pytestmark = [pytest.mark.spark, pytest.mark.process]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.process,
+    pytest.mark.insync_cluster(brokers=1, settings=SETTINGS, scope="module"),
+]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "replication_analysis.py"
 README = EXAMPLE.parents[1] / "README.md"
@@ -23,14 +26,13 @@ POLICIES = ("caught-up", "lag-begin", "messages", "pending-reads", "true-lag")
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[str]:
+def brokers(insync_module_cluster: Cluster) -> str:
     """One that has the record in its telemetry topic, and records nothing itself."""
-    with Cluster(brokers=1, settings=SETTINGS) as cluster:
-        topic = Topic(cluster)
-        for number, (table, rows) in enumerate(throttled_record().items()):
-            if rows:
-                topic.block(number % 2, table, rows)
-        yield cluster.bootstrap
+    topic = Topic(insync_module_cluster)
+    for number, (table, rows) in enumerate(throttled_record().items()):
+        if rows:
+            topic.block(number % 2, table, rows)
+    return insync_module_cluster.bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -112,5 +114,5 @@ def check_what_if(notebook: dict[str, Any]) -> None:
 def check_the_others(notebook: dict[str, Any]) -> None:
     (limit,) = notebook["limits"].collect()
     assert (limit["limit_bytes_per_s"], limit["use"]) == (LIMIT_BYTES_PER_S, 0.5)
-    words = {(row["level"], row["name"]): row["word"] for row in notebook["daily"].collect()}
-    assert words["topic", "orders"] == "look"  # a replica was out, and is back
+    statuses = {(row["level"], row["name"]): row["status"] for row in notebook["daily"].collect()}
+    assert statuses["topic", "orders"] == "warning"  # a replica was out, and is back

@@ -7,15 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exported_tables import LAG_MS, record, write, write_table
 from pyspark.sql import SparkSession
-from telemetry_topic import SETTINGS, Topic
 
-from insync.pipeline.files import BadSource, read_tables
+from insync.pipeline.io.files import BadSource, read_tables
+from insync.pipeline.io.output import BadOutput, write_text
 from insync.pipeline.job import Job, draw, run
-from insync.pipeline.output import BadOutput, write_text
 from insync.telemetry.schemas import TABLES
 from insync.testing.cluster import Cluster
+from support.pipeline.exported_tables import LAG_MS, record, write, write_table
+from support.pipeline.telemetry_topic import SETTINGS, Topic
 
 pytestmark = pytest.mark.spark
 
@@ -29,8 +29,8 @@ def test_episodes_and_what_if_of_a_silent_follower(
     spark: SparkSession, exported: Path, tmp_path: Path
 ) -> None:
     job = Job(source=str(exported), out=str(tmp_path / "out"))
-    asked = {"policies": ("caught-up",), "lag_time_max_ms": (LAG_MS, 2 * LAG_MS)}
-    done = run(spark, job, {"episodes": {}, "what_if": asked})
+    options = {"policies": ("caught-up",), "lag_time_max_ms": (LAG_MS, 2 * LAG_MS)}
+    done = run(spark, job, {"episodes": {}, "what_if": options})
     assert done.rows["episodes"] == 1
     (episode,) = pq.read_table(tmp_path / "out" / "episodes").to_pylist()
     assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "stuck", "rejoined")
@@ -100,7 +100,7 @@ def test_unknown_columns_are_ignored_and_told_of(
     assert tables.frames["appends"].columns == list(TABLES["appends"].names)
     assert f"{tmp_path}/appends: ignored the unknown column colour" in tables.notes
     assert tables.frames["fetches"].isEmpty()  # not there, and not needed
-    assert f"{tmp_path} has no table fetches: taken as one without rows" in tables.notes
+    assert f"{tmp_path} has no table fetches: treated as empty" in tables.notes
     assert len(tables.notes) == len(TABLES)
 
 
@@ -131,3 +131,53 @@ def test_tables_that_cannot_be_used_are_refused(
     write_table(tmp_path / "narrow" / "appends", narrow)
     frames = read_tables(spark, str(tmp_path / "narrow"), needed=["appends"]).frames
     assert dict(frames["appends"].dtypes)["bytes"] == "bigint"
+
+
+def test_changes_of_earlier_versions_have_no_cause(
+    spark: SparkSession, exported: Path, tmp_path: Path
+) -> None:
+    """One file without the columns and one with them, whichever Spark looks at."""
+    rows = pq.read_table(exported / "isr")
+    causes = pa.array(["lag-time", "caught-up"])
+    rows = rows.set_column(rows.column_names.index("cause"), "cause", causes)
+    earlier = rows.drop_columns(["cause", "late_ms"])
+    for names in (("a", "b"), ("b", "a")):
+        folder = tmp_path / names[0]
+        (folder / "isr").mkdir(parents=True)
+        pq.write_table(earlier, folder / "isr" / f"{names[0]}.parquet")
+        pq.write_table(rows, folder / "isr" / f"{names[1]}.parquet")
+        frame = read_tables(spark, str(folder), needed=["isr"]).frames["isr"]
+        assert frame.columns == list(TABLES["isr"].names)
+        found = [(row["change"], row["cause"]) for row in frame.collect()]
+        assert sorted(found, key=str) == [
+            ("expand", "caught-up"),
+            ("expand", None),
+            ("shrink", "lag-time"),
+            ("shrink", None),
+        ]
+    folder = tmp_path / "earlier"
+    write_table(folder / "isr", earlier)
+    notes = read_tables(spark, str(folder), needed=["isr"]).notes
+    assert f"{folder}/isr: no column cause, late_ms: unknown" in notes
+    numbers = pa.array([1, 2])
+    write_table(folder / "isr", earlier.append_column("cause", numbers))
+    with pytest.raises(BadSource, match="column cause is bigint; it must be string"):
+        read_tables(spark, str(folder), needed=["isr"])
+
+
+def test_an_export_of_an_earlier_version_gives_the_same_results(
+    spark: SparkSession, exported: Path, tmp_path: Path
+) -> None:
+    earlier = write(tmp_path / "earlier", record())
+    changes = pq.read_table(earlier / "isr").drop_columns(["cause", "late_ms"])
+    write_table(earlier / "isr", changes)
+    options = {"policies": ("caught-up",), "lag_time_max_ms": (LAG_MS,)}
+    results = []
+    for source in (exported, earlier):
+        out = tmp_path / f"of-{source.name}"
+        job = Job(source=str(source), out=str(out))
+        run(spark, job, {"episodes": {}, "lag": {}, "what_if": options})
+        results.append([pq.read_table(out / each).to_pylist() for each in ("episodes", "what_if")])
+    assert results[0] == results[1]
+    (episode,) = results[1][0]
+    assert (episode["cause"], episode["reason"]) == ("stuck", None)

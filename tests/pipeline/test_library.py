@@ -13,7 +13,7 @@ TABLES = ("episodes", "health", "lag", "problems", "recommendation", "throttle",
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_a_function(name: str) -> None:
-    importlib.import_module(f"insync.pipeline.{name}_table")
+    importlib.import_module(f"insync.pipeline.tables.{name}")
     assert callable(getattr(pipeline, name))
 
 

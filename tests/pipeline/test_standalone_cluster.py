@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from cluster_helpers import eventually
-from exported_tables import record
-from test_throttle_oracle import throttled_seconds
 
-from insync.pipeline.steps import STEPS
+from insync.pipeline.tables.registry import STEPS
 from insync.telemetry.schemas import TABLES
 from insync.telemetry.tables import arrow_schema, write_parquet
 from insync.testing.cluster import HOST, free_ports
+from support.cluster.clients import eventually
+from support.pipeline.exported_tables import record
+from support.pipeline.random_tables import throttled_seconds
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.long]
 
@@ -50,10 +50,10 @@ def export(folder: Path, *, partitions: int) -> Path:
         for worker in range(WORKERS):
             if "partition" in TABLES[name].names:
                 numbers = range(worker, partitions, WORKERS)
-                told = [row | {"partition": number} for number in numbers for row in rows]
+                own_rows = [row | {"partition": number} for number in numbers for row in rows]
             else:
-                told = [] if worker else rows
-            table = pa.Table.from_pylist(told, arrow_schema(TABLES[name]))
+                own_rows = [] if worker else rows
+            table = pa.Table.from_pylist(own_rows, arrow_schema(TABLES[name]))
             write_parquet(table, folder / name / f"part-{worker:05d}.parquet")
     return folder
 
@@ -144,6 +144,7 @@ def pipeline(
     return json.loads(said)
 
 
+@pytest.mark.slice(2)
 def test_a_cluster_and_spark_submit_give_what_one_machine_gives(
     master: str, tmp_path: Path
 ) -> None:
@@ -161,9 +162,9 @@ def test_a_cluster_and_spark_submit_give_what_one_machine_gives(
     pipeline("what-if", *submit, source=source, out=submitted)
     expected = rows(local)
     assert rows(cluster) == expected
-    found = rows(submitted)
-    assert {"what_if", "recommendation"} <= found.keys()
-    assert found == {name: expected[name] for name in found}
+    tables = rows(submitted)
+    assert {"what_if", "recommendation"} <= tables.keys()
+    assert tables == {name: expected[name] for name in tables}
 
 
 def on_cluster(master: str) -> tuple[str, ...]:
@@ -175,7 +176,13 @@ def on_cluster(master: str) -> tuple[str, ...]:
     return ("--master", master, *conf)
 
 
-@pytest.mark.parametrize("is_submitted", [False, True], ids=["python", "spark-submit"])
+@pytest.mark.parametrize(
+    "is_submitted",
+    [
+        pytest.param(False, id="python", marks=pytest.mark.slice(4)),
+        pytest.param(True, id="spark-submit", marks=pytest.mark.slice(1)),
+    ],
+)
 def test_the_example_is_a_program_too(master: str, tmp_path: Path, *, is_submitted: bool) -> None:
     exported = export(tmp_path, partitions=2)
     program = [HOME / "bin" / "spark-submit", "--master", master] if is_submitted else [PYTHON]

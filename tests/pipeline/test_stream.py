@@ -7,41 +7,38 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from cluster_helpers import admin, eventually
-from exported_tables import LAG_MS, SILENT, STEP_MS, STEPS, record
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from recorded_tables import arrow
-from telemetry_topic import SETTINGS, Row, Topic, append_row
 
 from insync.pipeline import stream
-from insync.pipeline.files import BadSource, read_tables
+from insync.pipeline.io.files import BadSource, read_tables
+from insync.pipeline.io.output import in_a_line
 from insync.pipeline.job import Job, run
-from insync.pipeline.lag_table import COLUMNS, Lag, lag
-from insync.pipeline.output import in_a_line
+from insync.pipeline.tables.lag import COLUMNS, Lag, lag
 from insync.telemetry.schemas import TELEMETRY_TOPIC
 from insync.testing.cluster import Cluster
+from support.cluster.clients import admin, eventually
+from support.pipeline.exported_tables import LAG_MS, SILENT, STEP_MS, STEPS, record
+from support.pipeline.table_strategies import arrow
+from support.pipeline.telemetry_topic import SETTINGS, Row, Topic, append_row
 
-pytestmark = [pytest.mark.spark, pytest.mark.process]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.process,
+    pytest.mark.insync_cluster(brokers=1, settings=SETTINGS),
+]
 
-EMPTY = ("fetches", "isr", "elections", "throttle", "configs", "lag")
+EMPTY = ("fetches", "isr", "isr_events", "elections", "throttle", "configs", "lag")
 WITHIN_S = 300.0  # of a machine that does other things, too
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1, settings=SETTINGS) as started:
-        yield started
-
-
 def taken(out: Path, table: str = "appends") -> list[Row]:
-    """As pyarrow reads it: nobody needs Spark to read the tables."""
+    """As pyarrow reads it: the tables can be read without Spark."""
     rows = pq.read_table(out / table).drop_columns(["batch"]).to_pylist()
     return sorted(rows, key=lambda row: (row["partition"], row["seq"]))
 
@@ -61,7 +58,7 @@ def drain(
     return appender.summary()
 
 
-def lag_told(out: Path) -> list[Row]:
+def read_lag(out: Path) -> list[Row]:
     rows: list[Row] = pq.read_table(out / "lag").drop_columns(["batch"]).to_pylist()
     return rows
 
@@ -117,24 +114,24 @@ def test_lag_is_told_up_to_the_watermark(
     for at in range(0, 400, 100):
         for name in ("appends", "fetches"):
             topic.block(0, name, tables[name][at : at + 100])
-    asked = stream.LagAsked(bucket_ms=1_000, late_ms=2_500)
-    summary = drain(spark, cluster, out, blocks=3, lag=asked)
+    options = stream.LagOptions(bucket_ms=1_000, late_ms=2_500)
+    summary = drain(spark, cluster, out, blocks=3, lag=options)
     latest_ms = max(row["at_ms"] for name in ("appends", "fetches") for row in tables[name])
     watermark_ms = (latest_ms - 2_500) // 1_000 * 1_000
     assert summary["lag_until_ms"] == watermark_ms
     frames = read_tables(spark, str(out), needed=["fetches"]).frames
     whole = lag(frames["fetches"], frames["appends"], bucket_ms=1_000).collect()
     wanted = [row.asDict() for row in whole if row["bucket_at_ms"] < watermark_ms]
-    told = lag_told(out)
-    assert told
-    assert sorted(told, key=str) == sorted(wanted, key=str)
+    lag_rows = read_lag(out)
+    assert lag_rows
+    assert sorted(lag_rows, key=str) == sorted(wanted, key=str)
 
 
 @pytest.mark.long
 def test_who_is_silent_for_longer_than_history_still_lags(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Also when nobody writes any more: that it lacks something must not be forgotten either."""
+    """Also when no client writes any more: what it lacks must not be forgotten either."""
     topic, out, tables = Topic(cluster), tmp_path / "out", record()
     end, died_ms = 80, 1_000_000 + SILENT.start * STEP_MS
     appends = tables["appends"][:end]
@@ -150,20 +147,20 @@ def test_who_is_silent_for_longer_than_history_still_lags(
             if here:
                 topic.block(0, name, here)
     # Of four batches the third cuts the last fetch off, and the fourth takes it from the third.
-    asked = stream.LagAsked(bucket_ms=1_000, late_ms=1_000, history_ms=1_000)
-    until_ms = drain(spark, cluster, out, blocks=2, lag=asked)["lag_until_ms"]
+    options = stream.LagOptions(bucket_ms=1_000, late_ms=1_000, history_ms=1_000)
+    until_ms = drain(spark, cluster, out, blocks=2, lag=options)["lag_until_ms"]
     assert until_ms == 1_018_000
     frames = read_tables(spark, str(out), needed=["fetches"]).frames
     whole = lag(frames["fetches"], frames["appends"], bucket_ms=1_000).collect()
     wanted = [row.asDict() for row in whole if row["bucket_at_ms"] < until_ms]
-    told = lag_told(out)
-    exact = [name for name in told[0] if not name.startswith(("lag_ms", "lag_bytes"))]
-    assert sorted([row[name] for name in exact] for row in told) == sorted(
+    lag_rows = read_lag(out)
+    exact = [name for name in lag_rows[0] if not name.startswith(("lag_ms", "lag_bytes"))]
+    assert sorted([row[name] for name in exact] for row in lag_rows) == sorted(
         [row[name] for name in exact] for row in wanted
     )
-    last = [row for row in told if row["follower"] == 3 and row["bucket_at_ms"] >= 1_014_000]
+    last = [row for row in lag_rows if row["follower"] == 3 and row["bucket_at_ms"] >= 1_014_000]
     assert [row["lag_messages_min"] for row in last] == [end - SILENT.start] * 4
-    assert all(row["lag_ms_min"] >= asked.history_ms for row in last)
+    assert all(row["lag_ms_min"] >= options.history_ms for row in last)
 
 
 def test_a_stream_goes_on_with_its_own_checkpoint_only(
@@ -173,10 +170,10 @@ def test_a_stream_goes_on_with_its_own_checkpoint_only(
     topic.block(0, "appends", some(0, 0))
     drain(spark, cluster, out)
     topic.block(0, "appends", some(0, 5))
-    with pytest.raises(BadSource, match=r"checkpoint is not .*elsewhere: go on with that one"):
+    with pytest.raises(BadSource, match=r"checkpoint is not .*elsewhere: use that one"):
         drain(spark, cluster, out, checkpoint=str(elsewhere))
-    with pytest.raises(BadSource, match="told with a bucket_ms of 10000, not 1000"):
-        drain(spark, cluster, out, lag=stream.LagAsked(bucket_ms=1_000))
+    with pytest.raises(BadSource, match="written with bucket_ms=10000, not 1000"):
+        drain(spark, cluster, out, lag=stream.LagOptions(bucket_ms=1_000))
     shutil.copytree(out / "_checkpoint", elsewhere)
     with pytest.raises(PySparkException) as refused:
         drain(spark, cluster, tmp_path / "other", checkpoint=str(elsewhere))
@@ -203,7 +200,7 @@ def test_a_topic_made_anew_is_refused(
         topic.block(0, "appends", some(0, first))
     with pytest.raises(PySparkException) as refused:
         drain(spark, cluster, out)
-    assert "the topic was made anew, or it is another cluster's" in in_a_line(refused.value)
+    assert "the topic was created again, or belongs to another cluster" in in_a_line(refused.value)
     assert taken(out) == some(0, 0)
 
 
@@ -220,9 +217,9 @@ def test_what_a_stream_wrote_is_a_source_of_episodes_and_what_if(
             if tables[name][at : at + 100]:
                 topic.block(0, name, tables[name][at : at + 100])
     drain(spark, cluster, out, blocks=4)
-    asked = {"policies": ("caught-up",), "lag_time_max_ms": (LAG_MS, 2 * LAG_MS)}
+    options = {"policies": ("caught-up",), "lag_time_max_ms": (LAG_MS, 2 * LAG_MS)}
     job = Job(source=str(out), out=str(tmp_path / "results"))
-    run(spark, job, {"episodes": {}, "what_if": asked})
+    run(spark, job, {"episodes": {}, "what_if": options})
     (episode,) = pq.read_table(tmp_path / "results" / "episodes").to_pylist()
     assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "stuck", "rejoined")
     rows = pq.read_table(tmp_path / "results" / "what_if").to_pylist()
@@ -248,22 +245,22 @@ def command(cluster: Cluster, out: Path, *more: str) -> subprocess.Popen[str]:
 def test_killed_in_the_middle_it_goes_on_and_every_row_is_there_once(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Lag, too, is told once, and as a batch tells it of what was sent."""
+    """Lag too is written once, with the values of a batch over the same rows."""
     topic, out, tables = Topic(cluster), tmp_path / "out", record()
     for first_ms in range(1_000_000, 1_000_000 + STEPS * STEP_MS, 5_000):
         for name in ("appends", "fetches"):
             here = range(first_ms, first_ms + 5_000)
             topic.block(0, name, [row for row in tables[name] if row["at_ms"] in here])
-    asked = ("--bucket-ms", "1000", "--late-ms", "5000")
+    options = ("--bucket-ms", "1000", "--late-ms", "5000")
     # Once the offsets of the first batch are written down, and while the third tells lag.
     for begun in (out / "_checkpoint" / "offsets" / "0", out / "lag" / "batch=2"):
-        running = command(cluster, out, "--every", "1", *asked)
+        running = command(cluster, out, "--every", "1", *options)
         try:
             eventually(begun.exists, within_s=WITHIN_S, what=f"{begun} is begun")
         finally:
             running.send_signal(signal.SIGKILL)
             running.communicate()
-    last = command(cluster, out, "--available-now", *asked)
+    last = command(cluster, out, "--available-now", *options)
     try:
         said, errors = last.communicate(timeout=WITHIN_S)
     finally:
@@ -278,7 +275,7 @@ def test_killed_in_the_middle_it_goes_on_and_every_row_is_there_once(
     sent = {name: arrow(tables)[name].select(list(COLUMNS[name])) for name in COLUMNS}
     whole = Lag(1_000)(sent).to_pylist()
     wanted = [row for row in whole if row["bucket_at_ms"] < until_ms]
-    assert sorted(lag_told(out), key=str) == sorted(wanted, key=str)
+    assert sorted(read_lag(out), key=str) == sorted(wanted, key=str)
 
 
 @pytest.mark.long
@@ -286,8 +283,8 @@ def test_asked_to_end_it_ends_well(cluster: Cluster, tmp_path: Path) -> None:
     Topic(cluster).block(0, "appends", some(0, 0))
     running = command(cluster, tmp_path / "out", "--every", "1")
     try:
-        told = tmp_path / "out" / "batches" / "batch=0" / "_SUCCESS"
-        eventually(told.exists, within_s=WITHIN_S, what="the first batch is done")
+        lag_rows = tmp_path / "out" / "batches" / "batch=0" / "_SUCCESS"
+        eventually(lag_rows.exists, within_s=WITHIN_S, what="the first batch is done")
         running.send_signal(signal.SIGTERM)
         said, errors = running.communicate(timeout=WITHIN_S)
     finally:

@@ -1,10 +1,15 @@
 """Recorded telemetry on Spark: tables of lag, episodes, what-if and throttles.
 
-    from insync.pipeline import Asked, episodes, health, lag, recommendation, throttle, what_if
+    from insync.pipeline import WhatIfGrid, episodes, health, lag, recommendation, throttle, what_if
 
-Each takes DataFrames and gives one, whose schema is a constant; the session is the caller's. Those
-that end in `_exported` take the folder of `insync telemetry export` and read it much faster.
+Each function takes DataFrames of the caller's session and returns one, whose schema is a constant.
+Those that end in `_exported` take the folder of `insync telemetry export` and read it much faster.
 `tables_from_kafka` makes telemetry tables of what Spark's own Kafka connector reads.
+
+Folders, from the top: `job.py` and `stream.py` run the tables from a source to files, `report/`
+draws the page, `tables/` has one module per table, `replay/` is the compiled what-if and lag,
+whose slow definition is `insync.telemetry.replay.what_if`, `scenarios.py` the scenarios of a
+what-if, `io/` reads and writes.
 """
 
 from __future__ import annotations
@@ -13,37 +18,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from insync.pipeline.connector import tables_from_kafka
-    from insync.pipeline.episodes_table import episodes
-    from insync.pipeline.health_table import health
-    from insync.pipeline.lag_table import lag, lag_exported
-    from insync.pipeline.problems_table import problems, problems_exported
-    from insync.pipeline.recommendation_table import Running, recommendation
-    from insync.pipeline.scenarios import Asked
-    from insync.pipeline.throttle_table import throttle
-    from insync.pipeline.what_if_table import what_if, what_if_exported
+    from insync.pipeline.io.connector import tables_from_kafka
+    from insync.pipeline.scenarios import WhatIfGrid
+    from insync.pipeline.tables.episodes import episodes
+    from insync.pipeline.tables.health import health
+    from insync.pipeline.tables.lag import lag, lag_exported
+    from insync.pipeline.tables.problems import problems, problems_exported
+    from insync.pipeline.tables.recommendation import Running, recommendation
+    from insync.pipeline.tables.throttle import throttle
+    from insync.pipeline.tables.what_if import what_if, what_if_exported
 
-# Found when asked for: commands that name a policy need not start with Spark and numba. No module
-# has a table's own name: once imported it would stand in the place of the function.
-_PLACES = {
-    "Asked": "scenarios",
-    "Running": "recommendation_table",
-    "episodes": "episodes_table",
-    "health": "health_table",
-    "lag": "lag_table",
-    "lag_exported": "lag_table",
-    "problems": "problems_table",
-    "problems_exported": "problems_table",
-    "recommendation": "recommendation_table",
-    "tables_from_kafka": "connector",
-    "throttle": "throttle_table",
-    "what_if": "what_if_table",
-    "what_if_exported": "what_if_table",
+# Imported on first use: a command that only names a policy does not load Spark and Numba.
+# No module or folder beside this file may have the name of a function: an import would replace it.
+_MODULES = {
+    "Running": "tables.recommendation",
+    "WhatIfGrid": "scenarios",
+    "episodes": "tables.episodes",
+    "health": "tables.health",
+    "lag": "tables.lag",
+    "lag_exported": "tables.lag",
+    "problems": "tables.problems",
+    "problems_exported": "tables.problems",
+    "recommendation": "tables.recommendation",
+    "tables_from_kafka": "io.connector",
+    "throttle": "tables.throttle",
+    "what_if": "tables.what_if",
+    "what_if_exported": "tables.what_if",
 }
 
 __all__ = [
-    "Asked",
     "Running",
+    "WhatIfGrid",
     "episodes",
     "health",
     "lag",
@@ -59,6 +64,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

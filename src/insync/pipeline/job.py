@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - its common name
 
 from insync.client.admin_connections import BadAddress, parse_bootstrap
-from insync.pipeline import output
-from insync.pipeline.files import BadSource, Tables, read_tables
-from insync.pipeline.source import BOOTSTRAP, TelemetrySource
-from insync.pipeline.steps import STEPS, Inputs, Options
-from insync.pipeline.tables import Findings, decoded, findings
-from insync.pipeline.telemetry_schemas import TELEMETRY
+from insync.pipeline.io import output
+from insync.pipeline.io.block_tables import Findings, decoded, findings
+from insync.pipeline.io.files import BadSource, Tables, read_tables
+from insync.pipeline.io.source import BOOTSTRAP, TelemetrySource
+from insync.pipeline.io.telemetry_schemas import TELEMETRY
+from insync.pipeline.tables.registry import STEPS, Inputs, Options
 
 RAW: Final = "telemetry"
 """Where tables read from brokers are kept under --out: evidence, and a source for the next job. As
@@ -63,7 +63,7 @@ def run(
     optional: Iterable[str] = (),
     say: Say = lambda _: None,
 ) -> Done:
-    """Make each table asked for, in this order; its options are those of what makes it.
+    """Make each table, in this order; its options are the arguments of its function.
 
     One that is optional is left out, and said to be, where nothing of it was recorded.
     """
@@ -89,10 +89,11 @@ def run(
     return done
 
 
-def _problems(found: DataFrame) -> list[str]:
-    totals = found.groupBy("problem").agg(F.sum("rows").alias("rows"), F.count("*").alias("places"))
+def _problems(problems: DataFrame) -> list[str]:
+    counts = F.sum("rows").alias("rows"), F.count("*").alias("partitions")
+    totals = problems.groupBy("problem").agg(*counts)
     return [
-        f"{row['problem']}: {row['rows']} rows in {row['places']} partitions"
+        f"{row['problem']}: {row['rows']} rows in {row['partitions']} partitions"
         for row in totals.orderBy("problem").collect()
     ]
 
@@ -103,7 +104,7 @@ def _has(tables: Tables, names: Iterable[str]) -> bool:
 
 def draw(spark: SparkSession, job: Job, done: Done) -> None:
     """The report of what was made: one file, beside the tables."""
-    from insync.pipeline.report import Tables, report  # noqa: PLC0415 - for those who want one
+    from insync.pipeline.report import Tables, report  # noqa: PLC0415 - only if a report is made
 
     path = f"{job.out}/report.html"
     drawn = [name for name in STEPS if name in done.results and name != "problems"]

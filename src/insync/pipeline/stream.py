@@ -1,23 +1,23 @@
-"""Telemetry as it comes: blocks in, tables appended, each row once, also over a kill -9.
+"""Telemetry as brokers publish it, appended to tables, each row once, also after a kill -9.
 
-Every micro-batch has a folder of its own in each table, `OUT/fetches/batch=12/`. Spark writes down
-a batch's offsets before it runs, so one that was cut off is run again over the same blocks, and its
-folders are replaced: nothing is lost or repeated, and any reader of Parquet can read the tables.
+Every micro-batch has a folder of its own in each table, `OUT/fetches/batch=12/`. Spark stores
+a batch's offsets before it runs. So an interrupted batch is run again over the same blocks, and its
+folders are replaced: no row is lost or repeated, and any Parquet reader can read the tables.
 
-A row that was published twice may come in two batches. It is the same to the last value, its time
-included: what a batch brings is compared with the earlier batches whose times overlap its own, and
-`OUT/batches` knows their times. So nothing is remembered but what was written, and no row is too
-late. `OUT/bad_blocks` has a row for every block that could not be read.
+A row that was published twice may be in two batches. Its duplicate is equal in every value, its
+time included: so a batch is compared with the earlier batches whose times overlap its own, which
+are in `OUT/batches`. No state is kept beside the tables, and no row is too late. `OUT/bad_blocks`
+has a row for every block that could not be read.
 
-`OUT/lag` is told once, up to a watermark: the latest time in `fetches` less what rows of either
-table may be late (`late_ms`), cut to whole buckets. `OUT/batches` states it, as the end of `lag`.
-A row that comes later still is in its own table, is counted there as `late`, and is not in `lag`.
-A lag is followed back `history_ms`: beyond that it is told as at least so much. Who has been silent
-for longer is still known by its last fetch, and what it lacks by the last append: they are kept in
-`OUT/last_fetches` and `OUT/last_appends`.
+`OUT/lag` is written once, up to a watermark: the latest time in `fetches` less the time that rows
+of either table may be late (`late_ms`), cut to whole buckets. `OUT/batches` states it, as the end
+of `lag`. A later row is in its own table, is counted there as `late`, and is not in `lag`. A lag is
+computed from `history_ms` of rows: a longer one is reported as at least that. Of a follower that
+has been silent for longer, the last fetch and the last append are kept in `OUT/last_fetches` and
+`OUT/last_appends`.
 
 `OUT/stream` says which checkpoint the tables belong to. With another one, or none, the topic would
-be read from elsewhere: rows would come twice, or never.
+be read from another offset: rows would be repeated or lost.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - its common name
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from insync.pipeline import output
-from insync.pipeline.files import BadSource, read_if_there
+from insync.pipeline.io import output
+from insync.pipeline.io.block_tables import ONE_ROW_EACH, decoded
+from insync.pipeline.io.files import BadSource, read_if_there
+from insync.pipeline.io.source import BOOTSTRAP, TelemetrySource
+from insync.pipeline.io.telemetry_schemas import TELEMETRY
 from insync.pipeline.job import kept
-from insync.pipeline.source import BOOTSTRAP, TelemetrySource
-from insync.pipeline.tables import ONE_ROW_EACH, decoded
-from insync.pipeline.telemetry_schemas import TELEMETRY
 from insync.telemetry.schemas import APPENDS, FETCHES, ISR, OK
 
 CHECKPOINT: Final = "_checkpoint"
@@ -84,7 +84,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagAsked:
+class LagOptions:
     bucket_ms: int = 10_000
     late_ms: int = 60_000
     history_ms: int = 3_600_000
@@ -93,11 +93,11 @@ class LagAsked:
 class Appender:
     """What is done with each batch of blocks."""
 
-    def __init__(self, spark: SparkSession, out: str, checkpoint: str, asked: LagAsked) -> None:
+    def __init__(self, spark: SparkSession, out: str, checkpoint: str, options: LagOptions) -> None:
         self._spark = spark
         self._out = out
         self._checkpoint = checkpoint
-        self._asked = asked
+        self._options = options
         self._is_begun = self._check_writer()
         self.batches: dict[int, list[Written]] = {}
         self.problems = 0  # since this start
@@ -138,26 +138,26 @@ class Appender:
         if writer["checkpoint"] != _checkpoint_id(self._spark, self._checkpoint):
             raise BadSource(
                 f"{self._out} was written by a stream whose checkpoint is not {self._checkpoint}: "
-                "go on with that one, or choose another folder"
+                "use that one, or choose another folder"
             )
         for name in ("bucket_ms", "history_ms"):
-            asked = getattr(self._asked, name)
-            if writer[name] != asked:
+            value = getattr(self._options, name)
+            if writer[name] != value:
                 raise BadSource(
-                    f"the lag in {self._out} was told with a {name} of {writer[name]}, not "
-                    f"{asked}: go on with that, or choose another folder"
+                    f"the lag in {self._out} was written with {name}={writer[name]}, not "
+                    f"{value}: use that value, or choose another folder"
                 )
         return True
 
     def _begin(self, number: int) -> None:
-        """Before any table: a batch that is cut off is run again by the same stream."""
+        """Before any table is written: the same stream runs an interrupted batch again."""
         if number > 0:
             raise BadSource(
                 f"{self._checkpoint} is at batch {number}, and {self._out} has none before: it "
                 "belongs to another folder"
             )
         own = _checkpoint_id(self._spark, self._checkpoint)
-        row = (own, self._asked.bucket_ms, self._asked.history_ms)
+        row = (own, self._options.bucket_ms, self._options.history_ms)
         writer = self._spark.createDataFrame([row], WRITER).coalesce(1)
         output.write(writer, f"{self._out}/stream", may_overwrite=True)
         self._is_begun = True
@@ -167,20 +167,22 @@ class Appender:
             self._begin(number)
         with kept(blocks):
             counts = blocks.groupBy("table", F.col("error").isNotNull().alias("is_bad")).count()
-            found = {(row["table"], row["is_bad"]): row["count"] for row in counts.collect()}
-            self._tell_problems(blocks, found, number)
+            counted = {(row["table"], row["is_bad"]): row["count"] for row in counts.collect()}
+            self._write_problems(blocks, counted, number)
             self.batches[number] = [
-                self._append(blocks, name, number) for name in TELEMETRY if found.get((name, False))
+                self._append(blocks, name, number)
+                for name in TELEMETRY
+                if counted.get((name, False))
             ]
-        self.batches[number] += self._tell_lag(number)
+        self.batches[number] += self._write_lag(number)
         rows = [tuple(asdict(each).values()) for each in self.batches[number]]
-        told = self._spark.createDataFrame(rows, BATCHES).coalesce(1)
-        output.write(told, self._path("batches", number), may_overwrite=True)
+        written = self._spark.createDataFrame(rows, BATCHES).coalesce(1)
+        output.write(written, self._path("batches", number), may_overwrite=True)
 
-    def _tell_problems(
-        self, blocks: DataFrame, found: dict[tuple[str | None, bool], int], number: int
+    def _write_problems(
+        self, blocks: DataFrame, counted: dict[tuple[str | None, bool], int], number: int
     ) -> None:
-        count = sum(n for (_, is_bad), n in found.items() if is_bad)
+        count = sum(n for (_, is_bad), n in counted.items() if is_bad)
         if count:
             self.problems += count
             bad = blocks.where(F.col("error").isNotNull()).drop("data", "dropped")
@@ -215,12 +217,12 @@ class Appender:
         )
 
     def _watermark(self, *, before: int) -> int | None:
-        """Up to when lag was told by the batches before this one."""
-        told = self._lag_told(before=before)
-        return max((until_ms for _, _, until_ms in told), default=None)
+        """The time up to which the batches before this one wrote the table lag."""
+        written = self._lag_written(before=before)
+        return max((until_ms for _, _, until_ms in written), default=None)
 
-    def _lag_told(self, *, before: int) -> list[tuple[int, int, int]]:
-        """By which batch, from when and until when."""
+    def _lag_written(self, *, before: int) -> list[tuple[int, int, int]]:
+        """Batch, begin and end of each part of the table lag."""
         return [
             (number, part.at_ms_min, part.at_ms_max)
             for number, parts in self.batches.items()
@@ -229,8 +231,8 @@ class Appender:
             if part.table == LAG and part.at_ms_min is not None and part.at_ms_max is not None
         ]
 
-    def _tell_lag(self, number: int) -> list[Written]:
-        """Every bucket that ends at or before the watermark and was not told yet."""
+    def _write_lag(self, number: int) -> list[Written]:
+        """Every bucket that ends at or before the watermark and is not written yet."""
         seen = [
             part
             for each, parts in self.batches.items()
@@ -243,18 +245,18 @@ class Appender:
         )
         if not latest_ms:
             return []
-        bucket_ms = self._asked.bucket_ms
-        until_ms = (latest_ms - self._asked.late_ms) // bucket_ms * bucket_ms
+        bucket_ms = self._options.bucket_ms
+        until_ms = (latest_ms - self._options.late_ms) // bucket_ms * bucket_ms
         from_ms = self._watermark(before=number)
         if from_ms is None:
             from_ms = min(part.at_ms_min or 0 for part in seen) // bucket_ms * bucket_ms
         if until_ms <= from_ms:
             return []
-        from insync.pipeline.lag_table import lag  # noqa: PLC0415 - brings numba
+        from insync.pipeline.tables.lag import lag  # noqa: PLC0415 - imports Numba
 
         fetches, appends = (self._history(name, from_ms, number) for name in NUMBERED)
         at_ms = F.col("bucket_at_ms")
-        # Who was moved away stays away, however long ago that was.
+        # A replica that a reassignment removed stays removed, however long ago that was.
         rows = lag(fetches, appends, self._since(ISR.name, 0, number), bucket_ms=bucket_ms).where(
             (at_ms >= from_ms) & (at_ms < until_ms)
         )
@@ -268,12 +270,12 @@ class Appender:
         ]
 
     def _history(self, name: str, from_ms: int, number: int) -> DataFrame:
-        """What `history_ms` before then and since tells of everybody: rows, and the last one before
-        of who has none there, as if it had come when history begins."""
-        since_ms = from_ms - self._asked.history_ms
-        told = self._lag_told(before=number)
-        former, former_from_ms, _ = max(told, default=(None, from_ms, from_ms))
-        rows = self._since(name, former_from_ms - self._asked.history_ms, number)
+        """Rows since `history_ms` before then. Of a replica without any there, its last row, as if
+        it had been recorded when the history begins."""
+        since_ms = from_ms - self._options.history_ms
+        written = self._lag_written(before=number)
+        former, former_from_ms, _ = max(written, default=(None, from_ms, from_ms))
+        rows = self._since(name, former_from_ms - self._options.history_ms, number)
         is_before = F.col("at_ms") < since_ms
         left = rows.where(is_before)
         if former is not None:
@@ -317,9 +319,9 @@ class Appender:
 
 def _extent(rows: DataFrame) -> tuple[int, int | None, int | None]:
     """How many rows, and the first and last time in them."""
-    found = rows.agg(F.count("*"), F.min("at_ms"), F.max("at_ms")).first()
-    assert found is not None, "an aggregate has a row"
-    count, first_ms, last_ms = found
+    row = rows.agg(F.count("*"), F.min("at_ms"), F.max("at_ms")).first()
+    assert row is not None, "an aggregate has a row"
+    count, first_ms, last_ms = row
     return count, first_ms, last_ms
 
 
@@ -349,13 +351,13 @@ def start(
     out: str,
     checkpoint: str | None = None,
     every_s: int | None = None,
-    lag: LagAsked | None = None,
+    lag: LagOptions | None = None,
     options: dict[str, str] | None = None,
 ) -> tuple[StreamingQuery, Appender]:
     """Append to the tables under `out` from where the checkpoint says; without `every_s`, only
     what is there now."""
     checkpoint = checkpoint or f"{out}/{CHECKPOINT}"
-    appender = Appender(spark, out, checkpoint, lag or LagAsked())
+    appender = Appender(spark, out, checkpoint, lag or LagOptions())
     read: Any = spark.readStream.format(TelemetrySource.name()).option(BOOTSTRAP, bootstrap)
     blocks = read.options(**(options or {})).option("table", "blocks").load()
     writer = blocks.writeStream.foreachBatch(appender).option("checkpointLocation", checkpoint)

@@ -13,5 +13,5 @@ __all__ = ["PAGE_BYTES_MAX", "Tables", "collect", "render", "report"]
 def report(
     tables: Tables, *, title: str = "Replication report", recommendation: str | None = None
 ) -> str:
-    """The page; a table that is not there has a note in its place."""
+    """The page; a missing table is replaced by a note."""
     return render(collect(tables), title=title, recommendation=recommendation)

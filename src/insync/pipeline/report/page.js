@@ -4,7 +4,7 @@
   const tip = document.getElementById("tip");
   const SVG = "http://www.w3.org/2000/svg";
 
-  // Small things everybody needs.
+  // Helpers of all charts.
 
   const el = (name, attributes = {}, ...children) => {
     const node = document.createElementNS(SVG, name);
@@ -29,9 +29,9 @@
     const raw = Math.max(1, high / count);
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw && Number.isInteger(each));
-    const found = [];
-    for (let value = 0; value <= high * 1.0001; value += step) found.push(value);
-    return found;
+    const ticks = [];
+    for (let value = 0; value <= high * 1.0001; value += step) ticks.push(value);
+    return ticks;
   };
   const short = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(3).replace(/\.?0+$/, ""));
   const duration = (ms) => {
@@ -55,9 +55,9 @@
   const timeTicks = (from, to, count) => {
     const steps = [100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
     const step = steps.find((each) => (to - from) / each <= count) || 6048e5 * Math.ceil((to - from) / count / 6048e5);
-    const found = [];
-    for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
-    return { step, at: found };
+    const ticks = [];
+    for (let at = Math.ceil(from / step) * step; at <= to; at += step) ticks.push(at);
+    return { step, at: ticks };
   };
 
   // The tip follows the pointer and stays inside the window. Lines are text, never markup.
@@ -104,7 +104,7 @@
     return button;
   };
 
-  // Who was out of sync.
+  // Replicas out of sync.
 
   const hiddenCauses = new Set();
   const timeline = (box) => {
@@ -174,7 +174,7 @@
     const { at_ms: at, series } = data.lag;
     const [from, to] = data.span;
     const words = unit === "ms" ? duration : unit === "bytes" ? (value) => sized(value) : (value) => short(Math.round(value));
-    const shown = series.map((each, place) => ({ ...each, place })).filter((each) => !hiddenSeries.has(each.name));
+    const shown = series.map((each, index) => ({ ...each, index })).filter((each) => !hiddenSeries.has(each.name));
     const limit = unit === "ms" ? data.limitMs : null;
     const highest = Math.max(1, limit ?? 0, ...shown.flatMap((each) => each[unit].map((value) => value ?? 0)));
     const left = 62, top = 8, bottom = 232;
@@ -188,14 +188,14 @@
     const step = data.lag.step_ms;
     for (const each of [...shown].reverse()) {
       let path = "", before = null;
-      at.forEach((ms, place) => {
-        const value = each[unit][place];
+      at.forEach((ms, index) => {
+        const value = each[unit][index];
         if (value === null) return;
         // A hole in the record is a hole in the line.
         path += `${before !== null && ms - before <= 2.5 * step ? "L" : "M"}${x(ms).toFixed(1)} ${y(value).toFixed(1)}`;
         before = ms;
       });
-      svg.append(el("path", { d: path, fill: "none", stroke: `var(--s${each.place % 6})`, "stroke-width": each.place === 5 ? 1.5 : 2, "stroke-linejoin": "round", "stroke-linecap": "round", "data-series": each.name }));
+      svg.append(el("path", { d: path, fill: "none", stroke: `var(--s${each.index % 6})`, "stroke-width": each.index === 5 ? 1.5 : 2, "stroke-linejoin": "round", "stroke-linecap": "round", "data-series": each.name }));
     }
     if (limit !== null) {
       svg.append(line(left, y(limit), width - 6, y(limit), "limit"));
@@ -207,17 +207,17 @@
     ground.addEventListener("pointermove", (event) => {
       const ms = from + ((event.offsetX - left) / (width - 6 - left)) * (to - from);
       let near = 0;
-      at.forEach((each, place) => { if (Math.abs(each - ms) < Math.abs(at[near] - ms)) near = place; });
+      at.forEach((each, index) => { if (Math.abs(each - ms) < Math.abs(at[near] - ms)) near = index; });
       cursor.setAttribute("x1", x(at[near])); cursor.setAttribute("x2", x(at[near]));
       cursor.setAttribute("visibility", "visible");
-      show(event, [{ words: moment(at[near]), strong: true }, ...shown.filter((each) => each[unit][near] !== null).map((each) => ({ color: `var(--s${each.place % 6})`, words: `${each.name}: ${words(each[unit][near])}` }))]);
+      show(event, [{ words: moment(at[near]), strong: true }, ...shown.filter((each) => each[unit][near] !== null).map((each) => ({ color: `var(--s${each.index % 6})`, words: `${each.name}: ${words(each[unit][near])}` }))]);
     });
     ground.addEventListener("pointerleave", () => { hide(); cursor.setAttribute("visibility", "hidden"); });
     svg.append(cursor, ground);
     if (!box.querySelector(".legend")) {
       const legend = html("div", { class: "legend" });
-      series.forEach((each, place) => {
-        const mark = html("i", { style: `background:var(--s${place % 6})` });
+      series.forEach((each, index) => {
+        const mark = html("i", { style: `background:var(--s${index % 6})` });
         legend.append(legendButton(mark, each.name, "", (on) => { hiddenSeries[on ? "delete" : "add"](each.name); lag(box); }));
       });
       box.append(legend);
@@ -234,13 +234,13 @@
   const DASHES = ["", "7 3", "2 3", "9 3 2 3", "5 5", "1 4"];
   const hiddenPolicies = new Set();
   const policies = () => {
-    const found = new Map();
+    const policies = new Map();
     for (const row of data.whatIf) {
       const name = `${row.policy}${row.lag_max_messages === null ? "" : ` > ${short(row.lag_max_messages)}`}${row.half_period_check ? ", checked every T/2" : ""}`;
-      if (!found.has(name)) found.set(name, { name, points: [], half: row.half_period_check });
-      found.get(name).points.push(row);
+      if (!policies.has(name)) policies.set(name, { name, points: [], half: row.half_period_check });
+      policies.get(name).points.push(row);
     }
-    return [...found.values()].map((each, place) => ({ ...each, place, color: `var(--s${place % 6})`, dash: DASHES[Math.floor(place / 6) % 6] }));
+    return [...policies.values()].map((each, index) => ({ ...each, index, color: `var(--s${index % 6})`, dash: DASHES[Math.floor(index / 6) % 6] }));
   };
   const MARKS = [
     (x, y) => el("circle", { cx: x, cy: y, r: 4 }),
@@ -250,8 +250,8 @@
     (x, y) => el("path", { d: `M${x} ${y + 4.8}l4.6 -8.4h-9.2z` }),
     (x, y) => el("rect", { x: x - 5, y: y - 2, width: 10, height: 4 }),
   ];
-  const marked = (place, x, y, color, hollow) => {
-    const mark = MARKS[place % MARKS.length](x, y);
+  const marked = (index, x, y, color, hollow) => {
+    const mark = MARKS[index % MARKS.length](x, y);
     mark.setAttribute("fill", hollow ? "var(--card)" : color);
     mark.setAttribute("stroke", hollow ? color : "var(--card)");
     mark.setAttribute("stroke-width", hollow ? 1.8 : 1);
@@ -288,7 +288,7 @@
       svg.append(el("path", { d: path, fill: "none", stroke: each.color, "stroke-width": Math.max(1.6, 6 - 1.1 * order), "stroke-dasharray": each.dash, "stroke-linejoin": "round", "data-policy": each.name }));
     });
     all.forEach((each) => {
-      for (const row of each.points) if (row[column] !== null) svg.append(marked(each.place, x(Math.log(row.lag_time_max_ms)), y(row[column]), each.color, row.below_resolution));
+      for (const row of each.points) if (row[column] !== null) svg.append(marked(each.index, x(Math.log(row.lag_time_max_ms)), y(row[column]), each.color, row.below_resolution));
     });
     const cursor = line(0, top, 0, bottom, "cursor");
     cursor.setAttribute("visibility", "hidden");
@@ -306,7 +306,7 @@
   const policyLegend = () => {
     const legend = document.querySelector('[data-legend="policies"]');
     for (const each of policies()) {
-      const mark = el("svg", { viewBox: "0 0 26 12" }, el("path", { d: "M0 6H26", stroke: each.color, "stroke-width": 2.5, "stroke-dasharray": each.dash }), marked(each.place, 13, 6, each.color, false));
+      const mark = el("svg", { viewBox: "0 0 26 12" }, el("path", { d: "M0 6H26", stroke: each.color, "stroke-width": 2.5, "stroke-dasharray": each.dash }), marked(each.index, 13, 6, each.color, false));
       legend.append(legendButton(mark, each.name, "", (on) => {
         hiddenPolicies[on ? "delete" : "add"](each.name);
         draw("false-evictions"); draw("detection");
@@ -322,11 +322,11 @@
     const height = 118, left = 66;
     const { svg, width } = canvas(box, height * panels.length + 20);
     const x = linear(from, to, left, width - 6);
-    panels.forEach((panel, place) => {
-      const top = place * height + 24, bottom = place * height + height - 14;
+    panels.forEach((panel, index) => {
+      const top = index * height + 24, bottom = index * height + height - 14;
       const highest = Math.max(1, ...panel.limit, ...panel.bytes);
       const y = linear(0, highest * 1.08, bottom, top);
-      timeAxis(svg, x, { from, to, top, bottom: bottom + 6, width: width - left, named: place === panels.length - 1 });
+      timeAxis(svg, x, { from, to, top, bottom: bottom + 6, width: width - left, named: index === panels.length - 1 });
       svg.append(text(left, top - 8, `broker ${panel.broker}, ${panel.side} side`, { class: "strong" }));
       for (const value of [0, highest]) {
         svg.append(line(left, y(value), width - 6, y(value), value ? "grid" : "axis"));
@@ -399,7 +399,7 @@
     cell.title = at;
   });
 
-  // Draw, and draw anew when there is another width.
+  // Draw, and draw again when the width changes.
 
   const CHARTS = {
     timeline,

@@ -1,4 +1,4 @@
-"""Points to HTML. Whatever comes from a record is escaped: anybody may name a topic."""
+"""Points to HTML. All recorded values are escaped: a topic's name can be anything."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Final
 
-from insync.pipeline.episodes_table import CAUSES, OPEN
 from insync.pipeline.report.points import BARS_MAX, Points
+from insync.pipeline.tables.episodes import CAUSES, OPEN
+from insync.pipeline.tables.health import CRITICAL, OK, WARNING
 
 PAGE_BYTES_MAX: Final = 1_000_000
 SECOND_MS: Final = 1_000
@@ -132,71 +133,88 @@ def _recommendation(points: Points, recommendation: str | None) -> str:
     if points.recommendation is not None:
         return escape(in_a_sentence(points.recommendation))
     if points.what_if is None:
-        return "No what-if was made of this record, so there is no setting to recommend."
+        return "There is no what-if of this record, so no setting is recommended."
     return _why_none(points.what_if)
 
 
-_TROUBLES: Final = (  # each of which rules a limit out
-    ("false_evictions", "evicted somebody falsely"),
-    ("flaps", "had somebody flap"),
-    ("under_min_isr_fetching_ms", "went below min ISR over a follower that kept fetching"),
-    ("below_resolution", "lie below what the record can resolve"),
+_FAULTS: Final = (  # each rules a scenario out: what one does, what several do
+    ("false_evictions", "evicts a healthy follower", "evict a healthy follower"),
+    ("flaps", "makes a follower flap", "make a follower flap"),
+    (
+        "under_min_isr_fetching_ms",
+        "goes below min ISR while the follower keeps fetching",
+        "go below min ISR while the follower keeps fetching",
+    ),
+    (
+        "below_resolution",
+        "is below the resolution of the record",
+        "are below the resolution of the record",
+    ),
 )
 
 
 def _why_none(scenarios: Sequence[dict[str, Any]]) -> str:
-    """What stood in the way of each rule and limit that was replayed."""
+    """What rules each scenario out."""
     if not scenarios:
-        return "Nothing was replayed, so there is no setting to recommend."
-    if not all(any(row[name] for name, _ in _TROUBLES) for row in scenarios):
-        return "Of the rules and limits asked, none that can be set here is recommended."
-    counts = [(sum(bool(row[name]) for row in scenarios), words) for name, words in _TROUBLES]
-    told = ", ".join(f"{count:,} {words}" for count, words in counts if count)
-    asked = f"{len(scenarios):,} rules and limits asked"
-    return f"None of the {asked} will do: {told}. Ask for larger limits."
+        return "Nothing was replayed, so no setting is recommended."
+    if not all(any(row[name] for name, _, _ in _FAULTS) for row in scenarios):
+        return "No scenario that these brokers can be set to is recommended."
+    counts = [
+        (sum(bool(row[name]) for row in scenarios), one, several) for name, one, several in _FAULTS
+    ]
+    faults = ", ".join(
+        f"{_count(count, 'scenario')} {one if count == 1 else several}"
+        for count, one, several in counts
+        if count
+    )
+    return f"None of {_count(len(scenarios), 'scenario')} is good: {faults}. Try larger limits."
 
 
 def in_a_sentence(headline: dict[str, Any]) -> str:
-    """What to set, why, and what it costs beside what runs now."""
+    """What to set, why, and its costs beside those of the settings in force."""
     rule = f"replica.in.sync.policy={headline['policy']}"
     if headline["lag_max_messages"] is not None:
         rule += f", replica.lag.max.messages={headline['lag_max_messages']}"
-    told = f"Set {rule} and replica.lag.time.max.ms={headline['lag_time_max_ms']}"
+    advice = f"Set {rule} and replica.lag.time.max.ms={headline['lag_time_max_ms']}"
     if headline["half_period_check"]:
-        told = f"Set replica.lag.time.max.ms={headline['lag_time_max_ms']}"
+        advice = f"Set replica.lag.time.max.ms={headline['lag_time_max_ms']}"
     costs = []
     for name, words in (
-        ("detection_ms_p99", "a real lag noticed {} after it passed the limit (p99)"),
-        ("watermark_stall_ms", "the watermark held up for {}"),
+        ("detection_ms_p99", "a lag above the limit detected after {} (p99)"),
+        ("watermark_stall_ms", "the high watermark held back for {}"),
         ("under_min_isr_ms", "{} below min ISR"),
     ):
         value, now = headline[name], headline[f"running_{name}"]
         if value is not None:
             beside = f", now {duration(now)}" if now is not None and now != value else ""
             costs.append(words.format(duration(value)) + beside)
-    cost = f" It would have meant: {'; '.join(costs)}." if costs else ""
-    return f"{told}: {headline['reason']}.{cost}"
+    cost = f" In this record: {'; '.join(costs)}." if costs else ""
+    return f"{advice}: {headline['reason']}.{cost}"
 
 
 def _facts(points: Points) -> str:
     facts: list[tuple[str, str, str]] = []
-    found = points.summary
+    summary = points.summary
     if points.episodes is not None:
-        still = f"{found['open']} still out" if found["open"] else "all back in sync"
-        facts.append((f"{found['episodes']:,}", "times out of sync", still))
+        still = f"{summary['open']} still out" if summary["open"] else "all back in sync"
+        facts.append((f"{summary['episodes']:,}", "times out of sync", still))
         facts.append(
-            (duration(found["out_ms"]), "out of sync, in all", _count(found["replicas"], "replica"))
+            (
+                duration(summary["out_ms"]),
+                "out of sync, in all",
+                _count(summary["replicas"], "replica"),
+            )
         )
     if points.health is not None:
-        under_ms = found["under_min_isr_ms"]
+        under_ms = summary["under_min_isr_ms"]
         note = "acks=all was refused" if under_ms else "acks=all was never refused for it"
         facts.append((duration(under_ms), "below min ISR", note))
-        topics = _count(found["topics"], "topic")
-        facts.append((f"{found['leader_changes']:,}", "leader changes", topics))
+        topics = _count(summary["topics"], "topic")
+        facts.append((f"{summary['leader_changes']:,}", "leader changes", topics))
     peaks = [value for each in (points.lag or {}).get("series", []) for value in each["ms"]]
-    known = [value for value in peaks if value is not None]
-    if known:
-        facts.append((duration(max(known)), "highest lag", "by KAFKA-4485's definition"))
+    lags_ms = [value for value in peaks if value is not None]
+    if lags_ms:
+        facts.append((duration(max(lags_ms)), "highest lag", "by KAFKA-4485's definition"))
     return "".join(
         f'<div class="fact"><b>{escape(value)}</b><span>{escape(what)}</span>'
         f"<small>{escape(note)}</small></div>"
@@ -208,7 +226,7 @@ def _timeline(points: Points) -> str:
     if points.timeline is None or points.episodes is None:
         return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
     if not points.episodes:
-        return _nothing("Nobody was out of sync.")
+        return _nothing("No replica was out of sync.")
     replicas, bars = points.timeline["replicas"], points.timeline["bars"]
     note = _cut(replicas, points.summary["replicas"], "replicas that were out longest,")
     if len(bars) == BARS_MAX < points.summary["episodes"]:
@@ -220,7 +238,7 @@ def _lag(points: Points) -> str:
     if points.lag is None:
         return _missing("There is no table of lags.", "Run insync pipeline lag.")
     if not points.lag["series"]:
-        return _nothing("No follower was heard of.")
+        return _nothing("No follower fetched.")
     units = "".join(
         f'<button type="button" data-unit="{unit}" aria-pressed="{str(unit == "ms").lower()}">'
         f"{label}</button>"
@@ -240,18 +258,18 @@ def _what_if(points: Points) -> str:
     return (
         '<div class="pair"><div><h3>False evictions</h3>'
         + _chart("false-evictions", "False evictions against the threshold, a line per policy")
-        + "</div><div><h3>Delay until a real lag is noticed, p99</h3>"
+        + "</div><div><h3>Detection delay of a real lag, p99</h3>"
         + _chart("detection", "Detection delay against the threshold, a line per policy")
         + '</div></div><div class="legend" data-legend="policies"></div>'
-        '<p class="note">Traffic is taken as recorded: another rule changes verdicts, not what was '
-        "sent. Hollow points lie below what the record can resolve.</p>"
+        '<p class="note">Traffic is taken as recorded: another policy changes verdicts, not '
+        "traffic. Hollow points are below the resolution of the record.</p>"
         + _cut(points.what_if, points.summary["scenarios"], "first rules and thresholds")
     )
 
 
 def _throttle(points: Points) -> str:
     if points.seconds is None and points.throttle is None:
-        return _missing("There is no telemetry of throttles.", "Brokers write it while one is set.")
+        return _missing("No throttle was recorded.", "Brokers record throttles while they are set.")
     if not points.seconds and not points.throttle:
         return _nothing("No throttle was set.")
     charts = table = ""
@@ -300,13 +318,13 @@ def _span_rows(spans: Sequence[dict[str, Any]]) -> list[list[Cell]]:
 def _health(points: Points) -> str:
     if points.health is None:
         return _missing("There is no table of health.", "Run insync pipeline report.")
-    order = {"act": 0, "look": 1, "fine": 2}
+    order = {CRITICAL: 0, WARNING: 1, OK: 2}
     parts = []
     for level in ("topic", "broker"):
         rows = [
             [
                 _text(row["name"], "name" if level == "topic" else "broker"),
-                Cell(row["word"], order[row["word"]], f"word word-{row['word']}"),
+                Cell(row["status"], order[row["status"]], f"status status-{row['status']}"),
                 _text(row["reason"] or "nothing happened", "reason"),
                 _measure(row["lag_ms_max"], duration, none="unknown"),
                 _number(row["episodes"]),
@@ -337,12 +355,12 @@ _EPISODE_HEADINGS: Final = (
     Heading("left", "after the first cause"),
     Heading("out for"),
     Heading("lag", "true lag when it left"),
-    Heading("lacked", "messages when it left"),
+    Heading("lacked", "messages that it lacked when it left"),
     Heading("leader"),
     Heading("below min ISR"),
     Heading("leader changes"),
-    Heading("in a row", "episodes in one go"),
-    Heading("KIP-501", "would pending reads have held it?"),
+    Heading("in a row", "episodes of one series of flaps"),
+    Heading("KIP-501", "would a pending read have kept it in the ISR?"),
 )
 
 
@@ -350,7 +368,7 @@ def _episodes(points: Points) -> str:
     if points.episodes is None:
         return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
     if not points.episodes:
-        return _nothing("Nobody was out of sync.")
+        return _nothing("No replica was out of sync.")
     note = _cut(points.episodes, points.summary["episodes"], "longest")
     search = (
         '<input type="search" data-filters="episodes" placeholder="Filter: topic, cause, broker"'
@@ -365,12 +383,12 @@ def _episode_row(row: dict[str, Any]) -> list[Cell]:
     out = duration(row["out_ms"]) if row["out_ms"] is not None else "unknown"
     is_open = row["ending"] == OPEN
     replica = f"{row['topic']}-{row['partition']} on {row['follower']}"
-    place = f"{row['topic']} {row['partition']:09d} {row['follower']:09d}"
+    sort_key = f"{row['topic']} {row['partition']:09d} {row['follower']:09d}"
     left = row["left_at_ms"]
     after = None if left is None or row["began_at_ms"] is None else left - row["began_at_ms"]
     would_hold = row["kip501_would_hold"]
     return [
-        Cell(replica, place, "name"),
+        Cell(replica, sort_key, "name"),
         Cell(row["cause"], row["cause"], f"cause cause-{row['cause']}", CAUSE_WORDS[row["cause"]]),
         Cell("", first_ms, "moment"),
         _measure(after, lambda ms: f"+{duration(ms)}"),
@@ -414,12 +432,12 @@ def _table(name: str, headings: Sequence[Heading], rows: Sequence[Sequence[Cell]
 
 def _cell(cell: Cell) -> str:
     key = f' data-v="{escape(str(cell.sorts_by))}"'
-    text = f"<span>{escape(cell.text)}</span>" if "word" in cell.kind else escape(cell.text)
+    text = f"<span>{escape(cell.text)}</span>" if "status" in cell.kind else escape(cell.text)
     return f"<td{_class(cell.kind, _kind(cell))}{key}{_hint(cell.hint)}>{text}</td>"
 
 
 def _kind(cell: Cell) -> str:
-    is_measured = isinstance(cell.sorts_by, int | float) and not cell.kind.startswith("word")
+    is_measured = isinstance(cell.sorts_by, int | float) and not cell.kind.startswith("status")
     return "number" if is_measured and cell.kind != "moment" else ""
 
 

@@ -1,4 +1,4 @@
-"""What the charts show, cut down by Spark: so many points, whatever the record.
+"""What the charts show, cut down by Spark: a bounded number of points, whatever the record.
 
 Everything here is plain data for `page`: numbers, texts, lists and dicts.
 """
@@ -13,8 +13,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from insync.pipeline.episodes_table import CAUSES, OPEN
-from insync.pipeline.health_table import ACT, BROKER, LOOK, TOPIC, is_bad_throttle
+from insync.pipeline.tables.episodes import CAUSES, OPEN
+from insync.pipeline.tables.health import BROKER, CRITICAL, TOPIC, WARNING, is_bad_throttle
 
 COLUMNS_MAX: Final = 240  # moments along a time axis: a phone has fewer pixels, a screen few more
 SERIES_MAX: Final = 6
@@ -174,7 +174,7 @@ def _timeline(episodes: DataFrame) -> dict[str, Any]:
     )  # fmt: skip
     rows = _rows(bars)
     names = sorted({(row["topic"], row["partition"], row["follower"]) for row in rows})
-    place = {name: at for at, name in enumerate(names)}
+    index_of = {name: at for at, name in enumerate(names)}
     return {
         "span_ms": None if span["from_ms"] is None else (span["from_ms"], span["to_ms"]),
         "replicas": [
@@ -183,7 +183,7 @@ def _timeline(episodes: DataFrame) -> dict[str, Any]:
         ],
         "bars": [
             {
-                "row": place[row["topic"], row["partition"], row["follower"]],
+                "row": index_of[row["topic"], row["partition"], row["follower"]],
                 "first": row["first_ms"],
                 "left": row["left_at_ms"],
                 "end": row["end_ms"],
@@ -228,7 +228,7 @@ def _lag(lag: DataFrame) -> dict[str, Any]:
     )
     columns = sorted({cell["column"] for cell in cells})
     gaps = (later - column for column, later in pairwise(columns))
-    place = {column: at for at, column in enumerate(columns)}
+    index_of = {column: at for at, column in enumerate(columns)}
     names = [row["name"] for row in shown]
     names += [OTHERS] if any(cell["name"] == OTHERS for cell in cells) else []
     series: dict[str, dict[str, list[int | None]]] = {
@@ -236,7 +236,7 @@ def _lag(lag: DataFrame) -> dict[str, Any]:
     }
     for cell in cells:
         for peak in peaks:
-            series[cell["name"]][peak][place[cell["column"]]] = cell[peak]
+            series[cell["name"]][peak][index_of[cell["column"]]] = cell[peak]
     return {
         "span_ms": (from_ms, span["to_ms"]),
         "at_ms": [from_ms + column * step_ms for column in columns],
@@ -346,8 +346,10 @@ def _health_summary(health: DataFrame) -> dict[str, Any]:
 
 
 def _health(health: DataFrame) -> list[dict[str, Any]]:
-    """Topics, then brokers: so many of each, however many there are of the other."""
-    urgency = F.when(F.col("word") == ACT, 0).when(F.col("word") == LOOK, 1).otherwise(2)
+    """Topics, then brokers: up to a limit of each, however many there are of the other."""
+    urgency = (
+        F.when(F.col("status") == CRITICAL, 0).when(F.col("status") == WARNING, 1).otherwise(2)
+    )
     by_number = F.col("name").try_cast("int")  # a topic has no number
     worst_first = [urgency, F.col("out_ms").desc(), by_number, F.col("name")]
     levels = [health.where(F.col("level") == level) for level in (TOPIC, BROKER)]

@@ -1,0 +1,1 @@
+"""Reading telemetry into Spark and writing tables: brokers, files, sessions, shards."""

@@ -1,0 +1,93 @@
+"""Telemetry tables as Parquet: what `insync telemetry export`, `insync pipeline raw`, `insync
+pipeline stream` and `insync import` write, on any storage Spark can read.
+
+Unknown columns are ignored with a note; missing ones are refused. Columns that earlier versions did
+not have are null in files without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StructType
+
+from insync.pipeline.io.telemetry_schemas import TELEMETRY
+from insync.rules.refusals import Refusal
+from insync.telemetry.schemas import TABLES
+
+_NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+_LAYOUT = "batch"  # the folders that `stream` writes; not a column of a table
+
+
+class BadSource(Refusal):
+    """Tables that do not exist, or have other columns than the pipeline reads."""
+
+
+@dataclass(slots=True)
+class Tables:
+    """The telemetry tables of one source, and notes about them."""
+
+    frames: dict[str, DataFrame]
+    notes: list[str] = field(default_factory=list)
+
+
+def read_tables(spark: SparkSession, folder: str, *, needed: Iterable[str]) -> Tables:
+    """Every table of a folder; a missing one that is not needed is empty, with a note."""
+    tables = Tables({})
+    for name, schema in TELEMETRY.items():
+        path = f"{folder.rstrip('/')}/{name}"
+        rows = read_if_there(spark, path)
+        if rows is None:
+            if name in needed:
+                raise BadSource(f"{folder} has no table {name}: no Parquet in {folder}/{name}")
+            tables.notes.append(f"{folder} has no table {name}: treated as empty")
+            tables.frames[name] = spark.createDataFrame([], schema)
+            continue
+        missing = [each for each in TABLES[name].optional if each not in rows.columns]
+        if missing:
+            tables.notes.append(f"{folder}/{name}: no column {', '.join(missing)}: unknown")
+            # Spark looked at one file; others may be of this version and have them.
+            wide = [*rows.schema, *(schema[each] for each in missing)]
+            rows = spark.read.schema(StructType(wide)).parquet(path)
+        tables.frames[name] = _checked(f"{folder}/{name}", rows, schema, tables.notes)
+    for name in needed:
+        if name not in tables.frames:
+            raise BadSource(f"{folder} has no table {name}: this version records none")
+        if tables.frames[name].isEmpty():
+            raise BadSource(f"table {name} of {folder} is empty: nothing was recorded")
+    return tables
+
+
+def read_if_there(spark: SparkSession, path: str) -> DataFrame | None:
+    """None if the folder does not exist or is empty."""
+    try:
+        return spark.read.parquet(path)
+    except AnalysisException as error:
+        if error.getCondition() in _NOTHING_THERE:
+            return None
+        raise
+
+
+def _checked(path: str, rows: DataFrame, schema: StructType, notes: list[str]) -> DataFrame:
+    missing = [name for name in schema.names if name not in rows.columns]
+    if missing:
+        raise BadSource(f"{path} lacks the column {', '.join(missing)}")
+    for column in schema:
+        is_wider = column.dataType == LongType() and rows.schema[column.name].dataType == (
+            IntegerType()
+        )
+        kind = rows.schema[column.name].dataType
+        if kind != column.dataType and not is_wider:
+            raise BadSource(
+                f"{path}: column {column.name} is {kind.simpleString()}; "
+                f"it must be {column.dataType.simpleString()}"
+            )
+    extra = [name for name in rows.columns if name not in schema.names and name != _LAYOUT]
+    if extra:
+        notes.append(f"{path}: ignored the unknown column {', '.join(extra)}")
+    return rows.select(
+        *(rows[column.name].cast(column.dataType).alias(column.name) for column in schema)
+    )

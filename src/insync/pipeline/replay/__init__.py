@@ -1,0 +1,1 @@
+"""Recorded events through the rules, compiled by Numba. Arrow tables in, arrays out; no Spark."""

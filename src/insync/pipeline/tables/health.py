@@ -1,0 +1,278 @@
+"""A line per topic and per broker, for a daily check.
+
+`status` is the worst that holds:
+
+- `critical`: a replica is still out of sync; or it, or the topic, was below min ISR; or a broker's
+  throttle cannot finish.
+- `warning`: a replica was out, a lag passed half the limit, or a leader changed; or a broker
+  stalled, or its throttle held replicas back.
+- `ok`: none of this.
+
+A broker's episodes are those of its own replicas, its leader changes the leaderships that it lost.
+A topic's `under_min_isr_ms` is summed over its partitions; a broker's counts the time that its
+replicas were out meanwhile. `reason` says why, the worst first.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as W  # noqa: N817
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from insync.pipeline.tables.episodes import OPEN, PARTITION, leader_changes, record_end
+from insync.pipeline.tables.recorded_settings import with_settings
+from insync.pipeline.tables.throttle import PROGRESS, VERDICTS
+from insync.rules.move_estimates import Progress, ThrottleVerdict
+from insync.rules.settings import InSyncSettings
+
+TOPIC: Final = "topic"
+BROKER: Final = "broker"
+OK, WARNING, CRITICAL = "ok", "warning", "critical"
+STALL_MS_SHOWN: Final = 1_000  # less than this in all is no news
+
+_SUMS: Final = (
+    "episodes",
+    "open_episodes",
+    "flapping",
+    "out_ms",
+    "under_min_isr_ms",
+    "leader_changes",
+    "stall_ms",
+    "held_back_s",
+    "bad_throttles",
+)
+_PEAKS: Final = ("lag_ms_max", "lag_messages_max")
+
+SCHEMA: Final = StructType(
+    [
+        StructField("level", StringType()),
+        StructField("name", StringType()),
+        StructField("status", StringType()),
+        StructField("reason", StringType()),
+        *(StructField(name, LongType()) for name in (*_PEAKS, *_SUMS)),
+    ]
+)
+
+
+def health(  # noqa: PLR0917 - one for each table
+    episodes: DataFrame,
+    isr: DataFrame,
+    fetches: DataFrame,
+    appends: DataFrame,
+    elections: DataFrame,
+    stalls: DataFrame,
+    configs: DataFrame,
+    lag: DataFrame | None = None,
+    throttle: DataFrame | None = None,
+) -> DataFrame:
+    """`episodes`, `lag` and `throttle` are the pipeline's tables, the others telemetry."""
+    facts = [
+        *_topics_and_brokers(fetches, appends),
+        *_of_episodes(episodes),
+        _of_min_isr(
+            isr, configs, _first_events(isr, fetches, appends), record_end(isr, fetches, appends)
+        ),
+        *_of_elections(elections),
+        _of_stalls(stalls),
+    ]
+    if lag is not None:
+        facts += _of_lag(lag)
+    if throttle is not None:
+        facts.append(_of_throttle(throttle))
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _SUMS]
+    peaks = [F.max(name).alias(name) for name in _PEAKS]
+    empty = isr.sparkSession.createDataFrame([], SCHEMA).drop("status", "reason")
+    together = reduce(_joined, facts, empty).groupBy("level", "name").agg(*sums, *peaks)
+    judged = together.crossJoin(F.broadcast(_limit(configs)))
+    return (
+        judged.withColumn("reasons", _reasons())
+        .withColumn(
+            "status", F.when(_is_bad(), CRITICAL).when(F.size("reasons") > 0, WARNING).otherwise(OK)
+        )
+        .withColumn("reason", F.concat_ws("; ", "reasons"))
+        .select(*SCHEMA.names)
+        .to(SCHEMA)
+    )
+
+
+def _joined(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.unionByName(other, allowMissingColumns=True)
+
+
+def _named(level: str, name: str) -> list[Column]:
+    return [F.lit(level).alias("level"), F.col(name).cast(StringType()).alias("name")]
+
+
+def _topics_and_brokers(fetches: DataFrame, appends: DataFrame) -> list[DataFrame]:
+    """Topics and brokers without a problem have a line as well."""
+    return [
+        appends.select(*_named(TOPIC, "topic")).distinct(),
+        appends.select(*_named(BROKER, "leader")).distinct(),
+        fetches.select(*_named(BROKER, "follower")).distinct(),
+    ]
+
+
+def _of_episodes(episodes: DataFrame) -> list[DataFrame]:
+    facts: list[Column | str] = [
+        F.lit(1).alias("episodes"),
+        F.when(F.col("ending") == OPEN, 1).otherwise(0).alias("open_episodes"),
+        F.when(F.col("flaps") > 1, 1).otherwise(0).alias("flapping"),
+        "out_ms",
+    ]
+    return [
+        episodes.select(*_named(TOPIC, "topic"), *facts),
+        episodes.select(*_named(BROKER, "follower"), *facts, "under_min_isr_ms"),
+    ]
+
+
+def _first_events(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
+    events = [table.select(*PARTITION, "at_ms") for table in (isr, fetches, appends)]
+    return reduce(_joined, events).groupBy(*PARTITION).agg(F.min("at_ms").alias("first_ms"))
+
+
+def _of_min_isr(isr: DataFrame, configs: DataFrame, first: DataFrame, end: DataFrame) -> DataFrame:
+    """When partitions had fewer in sync than min(min.insync.replicas, replicas known).
+
+    The first change also tells of the time before it.
+    """
+    state = (*PARTITION, "leader_epoch", "number")
+    of_partition = W.partitionBy(*PARTITION)
+    in_order = of_partition.orderBy("leader_epoch", "number")
+    members = F.flatten(F.collect_set("members").over(of_partition))
+    states = (
+        isr.withColumn("number", F.coalesce("version", "at_ms"))
+        .groupBy(*state)
+        .agg(
+            F.min("at_ms").alias("from_ms"),
+            F.min(F.coalesce("decided_at_ms", "at_ms")).alias("decided_ms"),
+            F.max("leader").alias("leader"),
+            F.max(F.size("isr_before")).alias("in_sync_before"),
+            F.max(F.size("isr_after")).alias("in_sync"),
+            F.max(F.array_union("isr_before", "isr_after")).alias("members"),
+        )
+        .withColumn("is_first", F.row_number().over(in_order) == 1)
+        .withColumn("to_ms", F.lead("from_ms").over(in_order))
+        .withColumn("replicas", F.size(F.array_distinct(members)))
+    )
+    judged = with_settings(states, configs, valid_at_ms=F.col("decided_ms"))
+    minimum = F.least("min_isr", "replicas")
+    before_ms = F.when(
+        F.col("is_first") & (F.col("in_sync_before") < minimum),
+        F.col("from_ms") - F.col("first_ms"),
+    ).otherwise(0)
+    after_ms = F.when(
+        F.col("in_sync") < minimum, F.coalesce("to_ms", "record_end_ms") - F.col("from_ms")
+    ).otherwise(0)
+    under_ms = F.greatest(F.lit(0), before_ms) + F.greatest(F.lit(0), after_ms)
+    return (
+        judged.join(first, list(PARTITION))
+        .crossJoin(F.broadcast(end))
+        .select(*_named(TOPIC, "topic"), under_ms.alias("under_min_isr_ms"))
+    )
+
+
+def _of_elections(elections: DataFrame) -> list[DataFrame]:
+    named = ("topic", "partition", "leader_epoch", "leader_before")
+    each = leader_changes(elections).select(*named).distinct()
+    lost = each.where(F.col("leader_before").isNotNull())
+    return [
+        each.select(*_named(TOPIC, "topic"), F.lit(1).alias("leader_changes")),
+        lost.select(*_named(BROKER, "leader_before"), F.lit(1).alias("leader_changes")),
+    ]
+
+
+def _of_stalls(stalls: DataFrame) -> DataFrame:
+    return (
+        stalls.select("broker", "at_ms", "stall_ms")
+        .distinct()
+        .select(*_named(BROKER, "broker"), "stall_ms")
+    )
+
+
+def _of_lag(lag: DataFrame) -> list[DataFrame]:
+    return [
+        lag.select(*_named(level, name), *_PEAKS)
+        for level, name in ((TOPIC, "topic"), (BROKER, "follower"))
+    ]
+
+
+def _of_throttle(spans: DataFrame) -> DataFrame:
+    return spans.select(
+        *_named(BROKER, "broker"),
+        "held_back_s",
+        F.when(is_bad_throttle(), 1).otherwise(0).alias("bad_throttles"),
+    )
+
+
+def is_bad_throttle() -> Column:
+    """Of a span of the table `throttle`; null if it is not known."""
+    cannot_finish = F.col("verdict") == VERDICTS[ThrottleVerdict.CANNOT_FINISH]
+    is_stuck = F.col("progress") == PROGRESS[Progress.STUCK]
+    is_done = F.col("progress").eqNullSafe(PROGRESS[Progress.DONE])
+    return is_stuck | (cannot_finish & ~is_done)
+
+
+def _limit(configs: DataFrame) -> DataFrame:
+    is_limit = F.col("name") == "replica.lag.time.max.ms"
+    default = F.lit(InSyncSettings().replica_lag_time_max_ms)
+    lowest = F.min(F.when(is_limit, F.col("value").cast(LongType())))
+    return configs.agg(F.coalesce(lowest, default).alias("limit_ms"))
+
+
+def _is_bad() -> Column:
+    return (
+        (F.col("open_episodes") > 0)
+        | (F.col("under_min_isr_ms") > 0)
+        | (F.col("bad_throttles") > 0)
+    )
+
+
+def _reasons() -> Column:
+    """Worst first."""
+
+    def seconds(name: str) -> Column:
+        return F.concat(F.format_number(F.col(name) / 1_000, 1), F.lit(" s"))
+
+    def count(name: str, one: str, more: str) -> Column:
+        """`more` holds the number where it has a %d."""
+        many = F.format_string(more, F.col(name))
+        return F.when(F.col(name) == 1, F.lit(one)).otherwise(many)
+
+    reasons = [
+        ("open_episodes", count("open_episodes", "1 still out of sync", "%d still out of sync")),
+        ("under_min_isr_ms", F.concat(seconds("under_min_isr_ms"), F.lit(" below min ISR"))),
+        (
+            "bad_throttles",
+            count(
+                "bad_throttles", "a throttle that cannot finish", "%d throttles that cannot finish"
+            ),
+        ),
+        (
+            "episodes",
+            F.concat(
+                count("episodes", "out of sync once, for ", "out of sync %d times, for "),
+                seconds("out_ms"),
+            ),
+        ),
+        ("flapping", count("flapping", "1 of them in a row", "%d of them in a row")),
+        ("late", F.concat(F.lit("lag up to "), seconds("lag_ms_max"))),
+        ("leader_changes", count("leader_changes", "1 leader change", "%d leader changes")),
+        ("long_stall", F.concat(F.lit("stalled for "), seconds("stall_ms"))),
+        ("held_back_s", count("held_back_s", "held back for 1 s", "replicas held back for %d s")),
+    ]
+    holds = {
+        "late": F.col("lag_ms_max") * 2 > F.col("limit_ms"),
+        "long_stall": F.col("stall_ms") >= STALL_MS_SHOWN,
+    }
+    texts = (
+        F.when(holds[name] if name in holds else _is_some(name), words) for name, words in reasons
+    )
+    return F.array_compact(F.array(*texts))
+
+
+def _is_some(name: str) -> Column:
+    return F.col(name) > 0

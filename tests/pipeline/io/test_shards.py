@@ -1,0 +1,122 @@
+"""What a task is given: lists that went through Spark as texts, shards of nothing, and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.pipeline.io.columns import BadTables
+from insync.pipeline.io.shards import _OfFiles, _with_lists, assign_files, empty, exported_files
+from insync.pipeline.replay import events
+from insync.pipeline.scenarios import WhatIfGrid
+from insync.pipeline.tables.what_if import Replay
+from support.pipeline.exported_tables import record, write
+
+
+def test_lists_come_back_as_they_were() -> None:
+    columns = ("topic", "isr_before")
+    texts = {"topic": ["a", "b", "c", "d"], "isr_before": ["1,2,30", "7", "", None]}
+    found = _with_lists(pa.table(texts), "isr")
+    assert found.schema == empty("isr", columns).schema
+    assert found["isr_before"].to_pylist() == [[1, 2, 30], [7], [], None]
+    assert found["topic"].to_pylist() == ["a", "b", "c", "d"]
+
+
+def test_tables_without_lists_stay_as_they_are() -> None:
+    rows = pa.table({"topic": ["a"], "seq": [5]})
+    assert _with_lists(rows, "appends") is rows
+
+
+def test_a_shard_with_nothing_in_it_has_no_partitions() -> None:
+    nothing = {name: empty(name, columns) for name, columns in events.COLUMNS.items()}
+    rows = Replay(WhatIfGrid(policies=["caught-up"]))(nothing).to_pylist()
+    assert {(row["level"], row["shrinks"]) for row in rows} <= {("all", 0)}
+
+
+def of_files(folder: Path, *numbers: int) -> list[dict[str, int]]:
+    """How many rows of each table a task has for each file it is given."""
+
+    def counts(tables: dict[str, pa.Table]) -> pa.Table:
+        return pa.Table.from_pylist([{name: rows.num_rows for name, rows in tables.items()}])
+
+    hands: list[list[int]] = [[], list(numbers)]
+    read = _OfFiles(folder, exported_files(folder), hands, events.COLUMNS, counts)
+    ids = pa.RecordBatch.from_pydict({"id": [1]})
+    return [row for batch in read(iter([ids])) for row in batch.to_pylist()]
+
+
+def test_a_task_reads_its_files_and_all_stalls(tmp_path: Path) -> None:
+    tables = record()
+    stall = {"at_ms": 1_000_000, "broker": 1, "stall_ms": 300}
+    folder = write(tmp_path, tables | {"stalls": [stall]})
+    for table in folder.iterdir():
+        (table / "part-00001.parquet").write_bytes((table / "part-00000.parquet").read_bytes())
+    expected = {name: len(tables[name]) for name in ("fetches", "appends", "isr")}
+    assert of_files(folder, 0, 1) == [expected | {"stalls": 2}] * 2
+
+
+def test_a_table_that_never_was_is_empty(tmp_path: Path) -> None:
+    tables = {name: rows for name, rows in record().items() if name in {"fetches", "appends"}}
+    (found,) = of_files(write(tmp_path, tables), 0)
+    assert (found["appends"], found["isr"], found["stalls"]) == (len(tables["appends"]), 0, 0)
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1), st.data())
+def test_each_file_is_dealt_once_and_no_task_has_much_more_than_its_share(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    tasks = data.draw(st.integers(1, len(sizes)))
+    hands = assign_files(sizes, tasks)
+    assert len(hands) == tasks
+    assert sorted(number for hand in hands for number in hand) == list(range(len(sizes)))
+    share = sum(sizes) / tasks
+    assert max(sum(sizes[number] for number in hand) for hand in hands) <= share + max(sizes)
+
+
+def test_a_large_file_is_a_task_of_its_own() -> None:
+    assert [sorted(hand) for hand in assign_files([1, 1, 90, 1, 1], 2)] == [[2], [0, 1, 3, 4]]
+
+
+@pytest.mark.parametrize("table", ["fetches", "appends", "isr"])
+def test_a_worker_without_the_files_says_so(table: str, tmp_path: Path) -> None:
+    """As on another host than the driver's, which listed them."""
+    folder = write(tmp_path, record())
+    listed = exported_files(folder)
+    path = folder / table / "part-00000.parquet"
+    path.unlink()
+    read = _OfFiles(folder, listed, [[0]], events.COLUMNS, lambda tables: tables["fetches"])
+    with pytest.raises(
+        BadTables, match=rf"^{path} is not on \S+: every worker must see the folder"
+    ):
+        list(read(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+
+
+def test_files_that_only_some_tables_have_are_missed(tmp_path: Path) -> None:
+    folder = write(tmp_path, record())
+    for number in range(1, 4):
+        for table in folder.iterdir():
+            path = table / f"part-{number:05d}.parquet"
+            path.write_bytes((table / "part-00000.parquet").read_bytes())
+    (folder / "fetches" / "part-00001.parquet").unlink()
+    (folder / "stalls" / "part-00003.parquet").unlink()
+    with pytest.raises(BadTables) as refused:
+        exported_files(folder)
+    lacks = f"{folder} lacks fetches/part-00001.parquet, stalls/part-00003.parquet: "
+    assert str(refused.value).startswith(lacks)
+    for path in (folder / "isr").glob("part-0000[1-3].parquet"):
+        path.unlink()
+    (folder / "appends" / "part-00002.parquet").unlink()
+    with pytest.raises(BadTables, match=r"isr/part-00003\.parquet and 1 more: "):
+        exported_files(folder)
+
+
+@pytest.mark.parametrize("table", ["fetches", "appends"])
+def test_what_every_export_has_is_needed(table: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, record())
+    (folder / table / "part-00000.parquet").unlink()
+    with pytest.raises(BadTables, match=rf"has no {table}/\*\.parquet: it is not an export"):
+        exported_files(folder)

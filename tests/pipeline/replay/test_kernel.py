@@ -1,0 +1,252 @@
+"""The compiled replay comes to the verdicts of the rules, whatever was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.pipeline.io.columns import BadTables
+from insync.pipeline.replay.driver import parameters, replay
+from insync.pipeline.replay.events import Shard, shard
+from insync.pipeline.replay.skip_index import STRETCH
+from insync.pipeline.replay.state import DELAYS
+from insync.pipeline.scenarios import WhatIfGrid
+from insync.telemetry.replay import what_if
+from insync.telemetry.schemas import REASSIGNMENT
+from support.pipeline.table_strategies import Tables, arrow, recorded
+from support.search_effort import tried
+
+GRID = WhatIfGrid(
+    lag_time_max_ms=tried((60, 900, 1, 150)),
+    lag_max_messages=tried((4, 0)),
+    half_period_check=tried((False, True), quickly=2),
+    min_insync_replicas=2,
+    fetch_wait_max_ms=50,
+)
+FIELDS = (
+    "shrinks", "expands", "flaps", "out_of_sync_ms", "false_evictions", "missed", "missed_ms",
+    "under_min_isr_ms", "under_min_isr_fetching_ms", "watermark_stall_ms",
+)  # fmt: skip
+Key = tuple[str, int, int]
+VerdictsByKey = dict[Key, tuple[dict[str, int], list[int]]]
+
+
+def by_rules(tables: Tables, grid: WhatIfGrid = GRID) -> Iterator[tuple[Key, Any]]:
+    for (topic, number), history in what_if.histories(tables).items():
+        for index, scenario in enumerate(grid.scenarios()):
+            verdicts = what_if.replay(
+                history,
+                scenario,
+                min_insync_replicas=grid.min_insync_replicas,
+                fetch_wait_max_ms=grid.fetch_wait_max_ms,
+            )
+            counts = {name: int(getattr(verdicts, name)) for name in FIELDS}
+            yield (topic, number, index), (counts, sorted(verdicts.detection_ms))
+
+
+def by_kernel(
+    tables: Tables, grid: WhatIfGrid = GRID, room: int = 4, stretch: int = STRETCH
+) -> Iterator[tuple[Key, Any]]:
+    in_arrow = arrow(tables)
+    events = shard(in_arrow["fetches"], in_arrow["appends"], in_arrow["isr"], in_arrow["stalls"])
+    replayed = replay(events, parameters(grid), room=room, stretch=stretch)
+    at = 0
+    for code, (topic, number) in enumerate(zip(events.topics, events.partitions, strict=True)):
+        for index, row in enumerate(replayed.verdicts[code]):
+            some = replayed.delays[at : at + row[DELAYS]]
+            at += row[DELAYS]
+            if has_events(events, code):
+                counts = dict(zip(FIELDS, row[:DELAYS].tolist(), strict=True))
+                yield (topic, int(number), index), (counts, sorted(some.tolist()))
+
+
+def has_events(events: Shard, code: int) -> bool:
+    """Of fetches that cannot be judged nothing is left."""
+    return any(
+        bounds[code] < bounds[code + 1]
+        for bounds in (events.events.fetch_bounds, events.events.append_bounds)
+    )
+
+
+def differences(
+    expected: VerdictsByKey, found: VerdictsByKey, grid: WhatIfGrid
+) -> Sequence[object]:
+    assert expected.keys() == found.keys()
+    return [
+        (key, grid.scenarios()[key[2]], expected[key], found[key])
+        for key in expected
+        if expected[key] != found[key]
+    ][:3]
+
+
+@pytest.mark.slow
+@pytest.mark.property
+@given(
+    tables=recorded(),
+    stretch=st.sampled_from((1, 2, 5, STRETCH)),
+    min_insync_replicas=st.sampled_from((2, 3)),
+)
+def test_verdict_by_verdict(tables: Tables, stretch: int, min_insync_replicas: int) -> None:
+    """Also where the replay skips most of the events."""
+    grid = replace(GRID, min_insync_replicas=min_insync_replicas)
+    expected, found = dict(by_rules(tables, grid)), dict(by_kernel(tables, grid, stretch=stretch))
+    assert not differences(expected, found, grid)
+
+
+def test_who_began_an_epoch_out_of_sync_is_not_taken_for_one_that_was_in() -> None:
+    """Back in sync because it is level, without ever having been seen to be caught up, it leaves
+    with the next append. A follower that was in sync when the epoch began would have a limit's
+    time."""
+    named = {"topic": "t", "partition": 0, "leader": 1, "seq": None}
+    appended = [(0, 0, 0, 0), (0, 10, 0, 5), (0, 2_000, 5, 6)]  # epoch, time, base, end
+    appended += [(1, 3_000, 6, 6), (1, 3_020, 6, 7), (1, 3_030, 7, 8)]
+    fetched = [(0, 5, 0, 0), (1, 3_010, 6, 8)]  # epoch, time, offset, the leader's end
+    tables: Tables = {
+        "appends": [
+            named | {"leader_epoch": epoch, "at_ms": at, "base_offset": base, "end_offset": end}
+            for epoch, at, base, end in appended
+        ],
+        "fetches": [
+            named
+            | {"leader_epoch": epoch, "at_ms": at, "follower": 2, "offset": offset}
+            | {"leader_end_low": end, "leader_end_high": end, "read_ms": 0, "outcome": "ok"}
+            | {"repeats": 1, "last_at_ms": at}
+            for epoch, at, offset, end in fetched
+        ],
+    }
+    grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[900])
+    expected = dict(by_rules(tables, grid))
+    assert expected["t", 0, 0][0]["shrinks"] == 2
+    for stretch in (1, 2, STRETCH):
+        assert dict(by_kernel(tables, grid, stretch=stretch)) == expected
+
+
+def test_who_held_the_watermark_may_let_go_of_it_in_a_stall() -> None:
+    """Then the other that comes to where it was is not close enough to join any more."""
+    named = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
+    appended = [(0, 0, 4), (101, 4, 10), (281, 10, 11)]  # time, base, end
+    fetched = [(0, 3, 3, 3), (101, 2, 0, 4), (281, 3, 4, 11)]  # time, who, offset, leader's end
+    tables: Tables = {
+        "appends": [
+            named | {"at_ms": at, "base_offset": base, "end_offset": end}
+            for at, base, end in appended
+        ],
+        "fetches": [
+            named
+            | {"at_ms": at, "follower": who, "offset": offset, "read_ms": 0, "outcome": "ok"}
+            | {"leader_end_low": end, "leader_end_high": end, "repeats": 1, "last_at_ms": at}
+            for at, who, offset, end in fetched
+        ],
+        "stalls": [{"broker": 1, "at_ms": 0, "stall_ms": 250}],
+    }
+    grid = WhatIfGrid(policies=["lag-begin"], lag_time_max_ms=[60], fetch_wait_max_ms=50)
+    expected = dict(by_rules(tables, grid))
+    assert expected["t", 0, 0][0]["expands"] == 0
+    for stretch in (1, STRETCH):
+        assert dict(by_kernel(tables, grid, stretch=stretch)) == expected
+
+
+def test_what_a_second_leader_of_an_epoch_tells_is_left_out() -> None:
+    """Also where it gave its rows the numbers that the first leader's have."""
+    named = {"topic": "t", "partition": 0, "leader_epoch": 0}
+    own = [(0, 0, 0, 5), (1_500, 4, 5, 6)]  # time, seq, base, end
+    fetched = [(10, 1, 0), (20, 2, 5), (1_510, 5, 5), (1_520, 6, 6)]  # time, seq, offset
+    # As if the follower had never come, and as if more had been written.
+    others, other_fetches = [(15, 4, 5, 50)], [(12, 2, 0), (1_200, 6, 0)]
+
+    def tables(leaders: dict[int, Any]) -> Tables:
+        found: Tables = {"appends": [], "fetches": []}
+        for leader, (appends, fetches) in leaders.items():
+            row = named | {"leader": leader}
+            found["appends"] += [
+                row | {"at_ms": at, "seq": seq, "base_offset": base, "end_offset": end}
+                for at, seq, base, end in appends
+            ]
+            found["fetches"] += [
+                row
+                | {"at_ms": at, "seq": seq, "follower": 2, "offset": offset, "read_ms": 0}
+                | {"leader_end_low": 5, "leader_end_high": 5, "outcome": "ok"}
+                | {"repeats": 1, "last_at_ms": at}
+                for at, seq, offset in fetches
+            ]
+        return found
+
+    grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[900])
+    alone = dict(by_kernel(tables({4: (own, fetched)}), grid))
+    assert alone == dict(by_rules(tables({4: (own, fetched)}), grid))
+    both = tables({4: (own, fetched), 1: (others, other_fetches)})
+    assert dict(by_kernel(both, grid)) == alone
+    assert dict(by_rules(both, grid)) == alone
+
+
+def moved_away(replica: int, *, epoch: int) -> dict[str, Any]:
+    named = {"topic": "t", "partition": 0, "leader_epoch": epoch, "version": 7}
+    return named | {"isr_before": [1, 2, 3], "replica": replica, "cause": REASSIGNMENT}
+
+
+@pytest.mark.parametrize(
+    ("third_until_ms", "changes", "shrinks", "out_of_sync_ms"),
+    [
+        (4_900, [], 1, 9_000),  # stuck from its second epoch on, as far as is recorded
+        (4_900, [moved_away(3, epoch=1)], 0, 0),
+        (4_900, [moved_away(3, epoch=1)] * 2, 0, 0),
+        (4_900, [moved_away(4, epoch=1)], 1, 9_000),  # of whom nothing is known
+        (4_900, [moved_away(3, epoch=2)], 1, 9_000),  # an epoch that has yet to begin
+        (900, [moved_away(3, epoch=1)], 1, 3_100),  # it left before, and was out until then
+    ],
+)
+def test_who_was_moved_away_is_neither_stuck_nor_missed(
+    third_until_ms: int, changes: list[dict[str, Any]], shrinks: int, out_of_sync_ms: int
+) -> None:
+    """Two epochs of 5 s and 10 s, a record every 100 ms, fetched at once by all who are there."""
+    named = {"topic": "t", "partition": 0, "leader": 1, "seq": None}
+    tables: Tables = {"appends": [], "fetches": [], "isr": changes}
+    for end, at_ms in enumerate(range(0, 15_001, 100), start=1):
+        row = named | {"leader_epoch": int(at_ms >= 5_000)}
+        tables["appends"].append(row | {"at_ms": at_ms, "base_offset": end - 1, "end_offset": end})
+        tables["fetches"] += [
+            row
+            | {"at_ms": at_ms, "follower": who, "offset": end, "read_ms": 0, "outcome": "ok"}
+            | {"leader_end_low": end, "leader_end_high": end, "repeats": 1, "last_at_ms": at_ms}
+            for who in (2, 3)
+            if who == 2 or at_ms <= third_until_ms
+        ]
+    grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[999], min_insync_replicas=3)
+    for found in (by_rules(tables, grid), *(by_kernel(tables, grid, stretch=n) for n in (1, 50))):
+        verdicts, delays = dict(found)["t", 0, 0]
+        assert (verdicts["shrinks"], verdicts["out_of_sync_ms"]) == (shrinks, out_of_sync_ms)
+        assert verdicts["under_min_isr_ms"] == out_of_sync_ms  # of two that are known two are in
+        assert (delays, verdicts["missed"]) == ([0] * shrinks, 0)
+
+
+def test_where_no_cause_is_recorded_no_replica_was_moved_away() -> None:
+    """Tables of earlier versions: the sentence in `reason` is for people, and is not read."""
+    place = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
+    change = moved_away(3, epoch=0) | {"reason": "moved away"}
+    tables: Tables = {
+        "appends": [place | {"at_ms": 0, "base_offset": 0, "end_offset": 1}],
+        "fetches": [],
+        "isr": [change],
+    }
+    rows = arrow(tables)
+
+    def moves(isr: pa.Table) -> list[list[int]]:
+        found = shard(rows["fetches"], rows["appends"], isr, rows["stalls"])
+        return found.changes.moves.tolist()  # type: ignore[no-any-return]
+
+    def moves_by_rules(changes: list[dict[str, Any]]) -> list[tuple[int, int]]:
+        return what_if.histories(tables | {"isr": changes})["t", 0].moved_away
+
+    assert moves(rows["isr"]) == [[0, 3]]
+    assert moves_by_rules([change]) == [(0, 3)]
+    assert moves(rows["isr"].drop_columns(["cause", "late_ms"])) == []
+    del change["cause"]
+    assert moves_by_rules([change]) == []
+    with pytest.raises(BadTables, match="isr has no column version"):
+        moves(rows["isr"].drop_columns(["version"]))

@@ -1,0 +1,83 @@
+"""Episodes on Spark are those of the dumb computation, row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from inspect import signature
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from insync.pipeline.tables.episodes import CAUSES, SCHEMA, episodes
+from insync.telemetry.schemas import REASSIGNMENT
+from support.pipeline.episodes_oracle import episodes as expected_episodes
+from support.pipeline.random_tables import Tables, made_up
+from support.pipeline.spark_frames import as_frames
+from support.telemetry.recorded_runs import live_a_recorded_life
+
+pytestmark = pytest.mark.process
+Row = dict[str, Any]
+COLUMNS = [(each.name, each.dataType) for each in SCHEMA]
+
+
+def frames_of(spark: SparkSession, tables: Tables) -> dict[str, DataFrame]:
+    """The tables that episodes are made of."""
+    names = signature(episodes).parameters
+    return {name: frame for name, frame in as_frames(spark, tables).items() if name in names}
+
+
+def found(spark: SparkSession, tables: Tables) -> list[Row]:
+    frame = episodes(**frames_of(spark, tables))
+    assert [(each.name, each.dataType) for each in frame.schema] == COLUMNS
+    return [row.asDict() for row in frame.collect()]
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    key = ("topic", "partition", "follower", "flap_group", "rejoined_at_ms", "left_at_ms")
+    return sorted(rows, key=lambda row: tuple((row[name] is None, row[name]) for name in key))
+
+
+def same(ours: list[Row], theirs: list[Row]) -> None:
+    for one, other in zip(in_order(ours), in_order(theirs), strict=False):
+        differing = {
+            name: (one[name], other[name]) for name in SCHEMA.names if one[name] != other[name]
+        }
+        assert not differing, (one, "found, expected:", differing)
+    assert len(ours) == len(theirs)
+
+
+def test_whatever_happened(spark: SparkSession) -> None:
+    tables = made_up(1, partitions=150)
+    expected = expected_episodes(tables)
+    same(found(spark, tables), expected)
+    counts = Counter(row["cause"] for row in expected)
+    assert set(counts) == set(CAUSES), f"not every cause was made up: {counts}"
+    for column in ("under_min_isr_ms", "leader_changes", "leader_stall_ms", "held_back_ms"):
+        assert any(row[column] for row in expected), f"{column} was never tested"
+    assert {row["kip501_would_hold"] for row in expected} == {None, True, False}
+    assert {row["ending"] for row in expected} == {"rejoined", "open", "moved-away", "unrecorded"}
+    assert any(row["flaps"] > 1 for row in expected)
+
+
+def test_in_a_life_with_every_trouble(spark: SparkSession) -> None:
+    tables = live_a_recorded_life(1, seconds=15.0) | {"throttle": []}
+    expected = expected_episodes(tables)
+    assert expected, "no replica was out of sync"
+    same(found(spark, tables), expected)
+
+
+def test_of_nothing(spark: SparkSession) -> None:
+    assert found(spark, {}) == []
+
+
+def test_of_changes_without_a_cause(spark: SparkSession) -> None:
+    """A table of an earlier version is read as one in which no cause is known."""
+    tables = made_up(7, partitions=6)
+    unknown = [row | {"cause": None, "late_ms": None} for row in tables["isr"]]
+    frames = frames_of(spark, tables)
+    earlier = frames | {"isr": frames["isr"].drop("cause", "late_ms")}
+    rows = [row.asDict() for row in episodes(**earlier).collect()]
+    same(rows, expected_episodes(tables | {"isr": unknown}))
+    assert any(row["cause"] == REASSIGNMENT for row in tables["isr"]), "none was moved away"
+    assert all(row["ending"] != "moved-away" for row in rows)

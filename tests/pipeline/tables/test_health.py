@@ -1,0 +1,172 @@
+"""Health in words, and the report cut down from tables: both from one made-up record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from insync.pipeline.report import PAGE_BYTES_MAX, Tables, render
+from insync.pipeline.report.points import (
+    COLUMNS_MAX,
+    LIMITS_MAX,
+    REPLICAS_MAX,
+    ROWS_MAX,
+    SERIES_MAX,
+    _health,
+    collect,
+)
+from insync.pipeline.tables.episodes import SCHEMA as EPISODES
+from insync.pipeline.tables.health import SCHEMA, health
+from insync.pipeline.tables.throttle import SCHEMA as SPANS
+from support.pipeline.episodes_oracle import episodes as expected_episodes
+from support.pipeline.episodes_oracle import under_min_isr_ms
+from support.pipeline.random_tables import Tables as Record
+from support.pipeline.random_tables import made_up
+from support.pipeline.spark_frames import as_frames
+
+pytestmark = pytest.mark.process
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return made_up(3, partitions=90)
+
+
+@pytest.fixture(scope="module")
+def lived(spark: SparkSession, record: Record) -> dict[str, DataFrame]:
+    rows = [tuple(row[name] for name in EPISODES.names) for row in expected_episodes(record)]
+    tables = as_frames(spark, record)
+    return tables | {"episodes": spark.createDataFrame(rows, EPISODES)}
+
+
+def lag_rows(record: Record) -> list[Row]:
+    places = sorted(
+        {(row["topic"], row["partition"], row["follower"]) for row in record["fetches"]}
+    )
+    return [
+        {"topic": topic, "partition": partition, "follower": follower}
+        | {"bucket_at_ms": 1_700_000_000_000 + 10_000 * bucket}
+        | {f"lag_{unit}_max": 100 * partition + bucket for unit in ("ms", "messages", "bytes")}
+        for topic, partition, follower in places
+        for bucket in range(9)
+    ]
+
+
+def test_a_line_for_each(spark: SparkSession, record: Record, lived: dict[str, DataFrame]) -> None:
+    names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs")
+    lag = spark.createDataFrame(lag_rows(record))
+    frame = health(**{name: lived[name] for name in names}, lag=lag)
+    assert frame.schema.names == SCHEMA.names
+    lines = {(row["level"], row["name"]): row for row in frame.collect()}
+    episodes = expected_episodes(record)
+    topics = {row["topic"] for row in record["appends"]}
+    brokers = {row["leader"] for row in record["appends"]}
+    brokers |= {row["follower"] for row in record["fetches"]}
+    assert {name for level, name in lines if level == "topic"} == topics
+    assert {name for level, name in lines if level == "broker"} == {str(each) for each in brokers}
+    for topic in topics:
+        own = [row for row in episodes if row["topic"] == topic]
+        line = lines["topic", topic]
+        assert line["episodes"] == len(own)
+        assert line["out_ms"] == sum(row["out_ms"] or 0 for row in own)
+        assert line["open_episodes"] == sum(row["ending"] == "open" for row in own)
+        assert line["under_min_isr_ms"] == under_min_isr_ms(record, topic)
+        changes = [row for row in record["elections"] if row["topic"] == topic and is_change(row)]
+        assert line["leader_changes"] == len(changes)
+        partitions = {row["partition"] for row in record["fetches"] if row["topic"] == topic}
+        assert line["lag_ms_max"] == 100 * max(partitions) + 8
+        is_bad = line["open_episodes"] or line["under_min_isr_ms"]
+        assert line["status"] == ("critical" if is_bad else "warning" if own else line["status"])
+        times = "once" if len(own) == 1 else f"{len(own)} times"
+        assert not own or f"out of sync {times}, for " in line["reason"]
+    for broker in brokers:
+        own = [row for row in episodes if row["follower"] == broker]
+        assert lines["broker", str(broker)]["episodes"] == len(own)
+        lost = [
+            row for row in record["elections"] if row["leader_before"] == broker and is_change(row)
+        ]
+        assert lines["broker", str(broker)]["leader_changes"] == len(lost)
+        stalls = {
+            (row["at_ms"], row["stall_ms"]) for row in record["stalls"] if row["broker"] == broker
+        }
+        assert lines["broker", str(broker)]["stall_ms"] == sum(length for _, length in stalls)
+
+
+def is_change(election: Row) -> bool:
+    """An election row is also written for moves, and for a leader that leads again."""
+    return bool(election["leader_before"] != election["leader_after"])
+
+
+def test_a_report_is_cut_down(
+    spark: SparkSession, record: Record, lived: dict[str, DataFrame]
+) -> None:
+    lag = spark.createDataFrame(lag_rows(record))
+    points = collect(Tables(episodes=lived["episodes"], lag=lag, seconds=lived["throttle"]))
+    episodes = expected_episodes(record)
+    assert points.episodes is not None
+    assert points.timeline is not None
+    assert points.lag is not None
+    assert points.seconds is not None
+    assert points.summary["episodes"] == len(episodes) > REPLICAS_MAX
+    assert len(points.episodes) == min(ROWS_MAX, len(episodes))
+    assert len(points.timeline["replicas"]) == REPLICAS_MAX
+    assert len(points.lag["series"]) == SERIES_MAX
+    assert points.lag["series"][0]["ms"] == [100 * 89 + bucket for bucket in range(9)]
+    assert points.lag["series"][-1]["name"] == "all others"
+    assert len(points.seconds) == 8
+    assert all(len(each["at_ms"]) <= COLUMNS_MAX for each in points.seconds)
+    page = render(points, title="t", recommendation=None)
+    assert len(page.encode()) < PAGE_BYTES_MAX
+    assert "&lt;went&gt;" not in page  # reasons stay in the table
+    assert page.count("Not recorded.") == 2
+
+
+def test_lines_that_are_level_in_all_are_in_the_order_of_their_names(spark: SparkSession) -> None:
+    """Brokers by number; a topic has none, and Spark looks only where two are level before."""
+    facts_of = [("broker", name) for name in ("10", "9")] + [("topic", name) for name in ("b", "a")]
+    rows = [(*each, "ok", "", *[0] * (len(SCHEMA) - 4)) for each in facts_of]
+    lines = _health(spark.createDataFrame(rows, SCHEMA))
+    assert [row["name"] for row in lines] == ["a", "b", "9", "10"]
+
+
+def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSession) -> None:
+    def line(level: str, name: str, status: str, **facts: int) -> tuple[Any, ...]:
+        facts_of = {"level": level, "name": name, "status": status, "reason": ""} | facts
+        return tuple(facts_of.get(column, 0) for column in SCHEMA.names)
+
+    facts = {"leader_changes": 1, "under_min_isr_ms": 2}
+    topics = [line("topic", f"t{number:04d}", "warning", **facts) for number in range(999)]
+    topics.append(line("topic", "z", "critical", **facts))
+    brokers = [line("broker", str(number), "ok", **facts) for number in range(500)]
+    points = collect(Tables(health=spark.createDataFrame(topics + brokers, SCHEMA)))
+    shown = [(row["level"], row["name"]) for row in points.health or []]
+    assert shown == [
+        ("topic", "z"),
+        *(("topic", f"t{number:04d}") for number in range(ROWS_MAX - 1)),
+        *(("broker", str(number)) for number in range(ROWS_MAX)),
+    ]
+    assert points.summary == {
+        "topics": 1_000, "brokers": 500, "leader_changes": 1_000, "under_min_isr_ms": 2_000,
+    }  # fmt: skip
+
+
+def test_throttles_that_are_cut_are_the_harmless_ones(spark: SparkSession) -> None:
+    def span(broker: int, **facts: Any) -> tuple[Any, ...]:
+        facts_of: Row = {"broker": broker, "side": "leader", "held_back_s": 9, "verdict": "safe"}
+        return tuple((facts_of | facts).get(name) for name in SPANS.names)
+
+    spans = [span(broker) for broker in range(ROWS_MAX)]
+    spans += [span(901, held_back_s=0, progress="stuck"), span(902, verdict=None, held_back_s=10)]
+    second = {"at_ms": 1_000, "side": "leader", "limit_bytes_per_s": 5, "bytes": 5}
+    seconds = [second | {"broker": broker} for broker in range(LIMITS_MAX + 2)]
+    frames = as_frames(spark, {"throttle": [*seconds, seconds[0] | {"at_ms": 2_000}]})
+    points = collect(
+        Tables(throttle=spark.createDataFrame(spans, SPANS), seconds=frames["throttle"])
+    )
+    brokers = [row["broker"] for row in points.throttle or []]
+    assert brokers == [901, 902, *range(ROWS_MAX - 2)]
+    assert len(points.seconds or []) == LIMITS_MAX
+    assert points.summary == {"spans": ROWS_MAX + 2, "limits": LIMITS_MAX + 2}

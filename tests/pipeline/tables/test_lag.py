@@ -1,0 +1,115 @@
+"""Lag equals what one gets by looking at every single millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from pyspark.sql import SparkSession
+
+from insync.pipeline.tables.lag import COLUMNS, Lag, lag
+from insync.pipeline.tables.problems import count_problems, problems
+from insync.telemetry.schemas import REASSIGNMENT
+from support.pipeline.lag_oracle import in_order, millisecond_by_millisecond
+from support.pipeline.sample_tables import a_life, many_partitions
+from support.pipeline.spark_frames import as_frames
+from support.pipeline.table_strategies import Tables, arrow, recorded
+
+BUCKET_MS = 250
+SECOND_MS = 1_000
+
+
+def lag_rows(tables: Tables, bucket_ms: int = BUCKET_MS) -> list[dict[str, Any]]:
+    given = arrow(tables)
+    table = Lag(bucket_ms)({name: given[name].select(list(COLUMNS[name])) for name in COLUMNS})
+    return sorted(table.to_pylist(), key=in_order)
+
+
+@pytest.mark.property
+@given(tables=recorded(partitions=2))
+def test_lag_is_that_of_every_millisecond(tables: Tables) -> None:
+    assert lag_rows(tables) == millisecond_by_millisecond(tables, BUCKET_MS)
+
+
+def after_an_election(*moved: int, start: int = 20) -> Tables:
+    """3 died at 5 s and 1, the leader, at 10 s; 2 leads from then on and has no follower."""
+    place = {"topic": "t", "partition": 0}
+    first, second = (place | {"leader": each, "leader_epoch": each} for each in (1, 2))
+    return {
+        "appends": [
+            first | appended(1, 0, 10),
+            first | appended(6, 10, 20),
+            second | appended(10, start, start),
+            second | appended(12, start, start + 5),
+            second | appended(14, start + 5, start + 10),
+        ],
+        "fetches": [first | fetched(5, 3, 10), first | fetched(9, 2, 20)],
+        "isr": [
+            second | {"isr_before": [1, 2, 3], "replica": each, "cause": REASSIGNMENT}
+            for each in moved
+        ],
+    }
+
+
+def appended(at_s: int, base: int, end: int) -> dict[str, Any]:
+    row = {"at_ms": at_s * SECOND_MS, "base_offset": base, "end_offset": end}
+    return row | {"bytes": 10 * (end - base)}
+
+
+def fetched(at_s: int, follower: int, end: int) -> dict[str, Any]:
+    row = {"at_ms": at_s * SECOND_MS, "follower": follower, "offset": end}
+    return row | {"leader_end_low": end, "leader_end_high": end}
+
+
+def peaks(rows: list[dict[str, Any]], follower: int) -> list[tuple[int, ...]]:
+    """Of the epoch after the election: samples and the highest lag in ms, messages and bytes."""
+    names = ("bucket_at_ms", "samples", "lag_ms_max", "lag_messages_max", "lag_bytes_max")
+    own = [row for row in rows if (row["leader_epoch"], row["follower"]) == (2, follower)]
+    return [tuple(row[name] for name in names) for row in own]
+
+
+def test_who_died_before_an_election_is_behind_since_it() -> None:
+    rows = lag_rows(after_an_election(), SECOND_MS)
+    assert peaks(rows, 3) == [
+        (10_000, 1_000, 999, 10, 0),
+        (11_000, 1_000, 1_999, 10, 0),
+        (12_000, 1_000, 2_999, 15, 50),
+        (13_000, 1_000, 3_999, 15, 50),
+        (14_000, 1, 4_000, 20, 100),
+    ]
+    assert [peak[3] for peak in peaks(rows, 1)] == [0, 0, 5, 5, 10]  # it led up to 20
+    assert not peaks(rows, 2)
+    # Another began its epoch at 15: what 1 has from there on is not its own.
+    rows = lag_rows(after_an_election(start=15), SECOND_MS)
+    assert [peak[3] for peak in peaks(rows, 3)] == [5, 5, 10, 10, 15]
+    assert [peak[3] for peak in peaks(rows, 1)] == [0, 0, 5, 5, 10]
+
+
+@pytest.mark.parametrize(("away", "stays"), [(3, 1), (1, 3)])
+def test_who_was_moved_away_is_not_behind(away: int, stays: int) -> None:
+    rows = lag_rows(after_an_election(away), SECOND_MS)
+    assert not peaks(rows, away)
+    assert peaks(rows, stays) == peaks(lag_rows(after_an_election(), SECOND_MS), stays)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("made", [a_life, pytest.param(many_partitions, marks=pytest.mark.long)])
+def test_spark_tells_the_same(spark: SparkSession, made: Callable[[], Tables]) -> None:
+    tables = made()
+    away = {  # of a topic of its own: a made table may have the same partition at other times
+        name: [row | {"topic": "moved"} for row in rows]
+        for name, rows in after_an_election(3).items()
+    }
+    shard = arrow(tables | {name: [*tables[name], *rows] for name, rows in away.items()})
+    tables = {name: rows.to_pylist() for name, rows in shard.items()}
+    frames = as_frames(spark, tables)
+    names = ("fetches", "appends", "isr")
+    table = lag(*(frames[name] for name in names), bucket_ms=1_000).collect()
+    assert table
+    assert sorted((row.asDict() for row in table), key=in_order) == millisecond_by_millisecond(
+        tables, 1_000
+    )
+    wrong = [row.asDict() for row in problems(frames["fetches"], frames["appends"]).collect()]
+    assert sorted(map(str, wrong)) == sorted(map(str, count_problems(shard).to_pylist()))
