@@ -1,4 +1,4 @@
-"""`insync configs` before it asks anybody: which flags mean something, and the lines it prints."""
+"""`insync configs` before it asks a broker: which flags go together, and the lines it prints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from insync.cli import main as cli
 from insync.client.admin import ConfigValue, Synonym
 from insync.wire.configs import ConfigSource
 
-NOBODY = "127.0.0.1:1"  # no port that anybody serves: whoever asks there finds out
+NO_BROKER = "127.0.0.1:1"  # no process listens there: a connection is refused
 TOPIC = "--alter", "--topic", "t"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = cli.main(["configs", "--bootstrap-server", NOBODY, *arguments])
+    code = cli.main(["configs", "--bootstrap-server", NO_BROKER, *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -76,12 +76,13 @@ def test_a_file_that_is_not_there_or_is_none(
 def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *TOPIC, "--add-config", "retention.ms=1")
     assert (code, out) == (1, "")
-    assert err == f"insync: cannot reach {NOBODY}: Connection refused\n"
+    assert err == f"insync: cannot reach {NO_BROKER}: Connection refused\n"
 
 
 def test_brackets_keep_commas_together() -> None:
-    assert configs._pairs("a=1, b=[2,3],c=[],d==e") == {"a": "1", "b": "2,3", "c": "", "d": "=e"}
-    assert configs._names(" a, b,,a ") == ["a", "b"]
+    settings = configs._parse_pairs("a=1, b=[2,3],c=[],d==e")
+    assert settings == {"a": "1", "b": "2,3", "c": "", "d": "=e"}
+    assert configs._parse_names(" a, b,,a ") == ["a", "b"]
 
 
 def test_a_line_is_that_of_kafka_configs() -> None:

@@ -20,7 +20,7 @@ import sys
 
 for unwanted in {unwanted}:
     assert unwanted not in sys.modules, f"imports {{unwanted}}"
-import hypothesis.strategies  # nobody is kept from it
+import hypothesis.strategies  # it can still be imported
 """
 
 UNWANTED_IN_BROKERS = [

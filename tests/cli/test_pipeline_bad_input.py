@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exported_tables import record, write
 from pyspark.sql import SparkSession
 
 from insync.cli.main import main
-from insync.pipeline import session
+from insync.pipeline.io import session
+from support.pipeline.exported_tables import record, write
 
 pytestmark = pytest.mark.spark
 
@@ -222,7 +222,7 @@ def back_in_time(rows: pa.Table) -> pa.Table:
         pytest.param(
             WHAT_IF,
             lambda folder: shutil.rmtree(folder / "isr"),
-            "has no table isr: taken as one without rows",
+            "has no table isr: treated as empty",
             id="no changes",
         ),
     ],

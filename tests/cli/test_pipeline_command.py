@@ -10,17 +10,21 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from exported_tables import SILENT, STEP_MS, record
-from frames import as_frames
 from pyspark.sql import SparkSession
-from telemetry_topic import SETTINGS, Row, Topic
 
 from insync.cli.main import main
-from insync.pipeline.settings_then import as_recorded
+from insync.pipeline.tables.recorded_settings import as_recorded
 from insync.telemetry.schemas import TABLES
 from insync.testing.cluster import Cluster
+from support.pipeline.exported_tables import SILENT, STEP_MS, record
+from support.pipeline.spark_frames import as_frames
+from support.pipeline.telemetry_topic import SETTINGS, Row, Topic
 
-pytestmark = [pytest.mark.spark, pytest.mark.process]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.process,
+    pytest.mark.insync_cluster(brokers=1, settings=SETTINGS, scope="module"),
+]
 
 RUNNING_MS = 7_000
 # By caught-up, from its last fetch and the limit on to its next fetch.
@@ -55,14 +59,13 @@ def recorded() -> dict[str, list[Row]]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(insync_module_cluster: Cluster) -> Cluster:
     """What it tells of is what the test wrote: a broker's own record would go on meanwhile."""
-    with Cluster(brokers=1, settings=SETTINGS) as started:
-        topic = Topic(started)
-        for name, rows in recorded().items():
-            if rows:
-                topic.block(0, name, rows)
-        yield started
+    topic = Topic(insync_module_cluster)
+    for name, rows in recorded().items():
+        if rows:
+            topic.block(0, name, rows)
+    return insync_module_cluster
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def insync(
     def shared(**_: object) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("insync.pipeline.session.session", shared)
+    monkeypatch.setattr("insync.pipeline.io.session.session", shared)
 
     def run(*arguments: object) -> str:
         code = main([str(each) for each in arguments])
@@ -132,9 +135,9 @@ def _is_worst_first(summary: dict[str, list[dict[str, Any]]]) -> None:
         (2, "cannot-finish"),
         (1, "above-inbound"),
     ]
-    words = [row["word"] for row in summary["health"]]
-    assert words == sorted(words, key=["act", "look", "fine"].index)
-    assert words[0] == "act"
+    statuses = [row["status"] for row in summary["health"]]
+    assert statuses == sorted(statuses, key=["critical", "warning", "ok"].index)
+    assert statuses[0] == "critical"
 
 
 def _is_as_recorded(summary: dict[str, list[dict[str, Any]]]) -> None:

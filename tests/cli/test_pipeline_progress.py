@@ -42,7 +42,7 @@ def watched() -> Any:
 def test_a_terminal_sees_what_is_done_and_then_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(progress, "CHECK_EVERY_S", 0.001)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     written = ""
     with watched() as say:

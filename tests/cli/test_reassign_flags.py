@@ -1,4 +1,4 @@
-"""`insync reassign` and `insync throttle` before they ask anybody, and the words they use."""
+"""`insync reassign` and `insync throttle` before they ask a broker, and what they print."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from insync.cli import main as cli
 from insync.cli import move_view, quantities, reassign_lines
 from insync.cli.reassign import gives_up_after_ms
 from insync.client.admin import Move
-from insync.moves.progress import BrokerLook, Look
-from insync.moves.throttle import ALL_BROKERS, Ended
+from insync.moves.progress import BrokerProgress, MoveProgress
+from insync.moves.throttle import ALL_BROKERS, ThrottleRemoval
 from insync.rules.refusals import BadSetting
 from insync.rules.values import BrokerId, PartitionId
 
-NOBODY = "127.0.0.1:1"  # no port that anybody serves: whoever asks there finds out
+NO_BROKER = "127.0.0.1:1"  # no process listens there: a connection is refused
 PLAN = '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
 
 
@@ -32,7 +32,7 @@ def plan(tmp_path: Path) -> str:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     command, *rest = arguments
-    code = cli.main([command, "--bootstrap-server", NOBODY, *rest])
+    code = cli.main([command, "--bootstrap-server", NO_BROKER, *rest])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -52,7 +52,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["--cancel", "--reassignment-json-file", "F", "--additional"], "--additional does not"),
         (["--execute", "--reassignment-json-file", "F", "--finish-in", "1m"], "--finish-in does"),
         (["--watch", "--force"], "--force does not go with --watch"),
-        (["--plan", "F", "--max-impact", "30%"], "--max-impact is a part of the network"),
+        (["--plan", "F", "--max-impact", "30%"], "--max-impact is a fraction of the network"),
     ],
 )
 def test_flags_that_mean_nothing_are_wrong_usage(
@@ -152,13 +152,13 @@ def test_flags_of_throttle(
 
 
 @pytest.mark.parametrize(
-    ("timeout_ms", "is_seen", "given_up_after_ms"),
+    ("timeout_ms", "is_on_terminal", "given_up_after_ms"),
     [(None, True, None), (None, False, 30_000), (5_000, True, 5_000), (90_000, False, 90_000)],
 )
 def test_how_long_a_broker_that_is_down_is_waited_for(
-    timeout_ms: int | None, given_up_after_ms: int | None, *, is_seen: bool
+    timeout_ms: int | None, given_up_after_ms: int | None, *, is_on_terminal: bool
 ) -> None:
-    assert gives_up_after_ms(timeout_ms, 30, is_seen=is_seen) == given_up_after_ms
+    assert gives_up_after_ms(timeout_ms, 30, is_on_terminal=is_on_terminal) == given_up_after_ms
 
 
 def test_quantities_as_people_write_them() -> None:
@@ -171,21 +171,21 @@ def test_quantities_as_people_write_them() -> None:
     assert quantities.network("125MB", flag="f") == 125_000_000
     assert quantities.seconds("30m", flag="f") == 1_800
     assert quantities.seconds("1h30m", flag="f") == 5_400
-    assert quantities.part("30%", flag="f") == Fraction(3, 10)
+    assert quantities.fraction("30%", flag="f") == Fraction(3, 10)
     for text in ("0s", "", "5", "m", "1h 30m", "1x"):
         with pytest.raises(BadSetting, match="is no span of time"):
             quantities.seconds(text, flag="f")
     for text in ("0%", "101%", "30", "%"):
-        with pytest.raises(BadSetting, match="is no part of the network"):
-            quantities.part(text, flag="f")
+        with pytest.raises(BadSetting, match="is no fraction of the network"):
+            quantities.fraction(text, flag="f")
 
 
 # The words.
 
-LOOK = Look(
+LOOK = MoveProgress(
     at_ms=0,
     brokers=(
-        BrokerLook(
+        BrokerProgress(
             broker=BrokerId(3),
             copies=2,
             moving=1,
@@ -228,7 +228,7 @@ def test_kafkas_line_of_a_move() -> None:
     assert reassign_lines.under_way({("t", PartitionId(0)): move}) == (
         "Current partition reassignments:\nt-0: replicas: 0,1,2,3. adding: 3. removing: 2.\n"
     )
-    ended = Ended(brokers=(ALL_BROKERS, *ids(1)), topics=("t",))
+    ended = ThrottleRemoval(brokers=(ALL_BROKERS, *ids(1)), topics=("t",))
     assert reassign_lines.cleared(ended).splitlines() == [
         "Clearing broker-level throttles on broker 1",
         "Clearing the default throttle of all brokers",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from insync.broker.describe_replicas import partition_seen
-from insync.broker.quotas import Quotas
-from insync.broker.replica import Replica
+from insync.broker.admin.describe_replicas import describe_partition
+from insync.broker.broker_loop import BrokerLoop
+from insync.broker.quotas.quotas import Quotas
+from insync.broker.replication.replica import Replica
 from insync.cli.replica_words import duration, lag, size, why
 from insync.client.replica_lag import FollowerRow, _exact_row
 from insync.rules.follower import Fetch
-from insync.rules.leadership import Leadership
+from insync.rules.leadership import Leadership, Rule
 from insync.rules.policy import CaughtUp, Policy
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
-from insync.wire.describe_replicas import Bar
+from insync.wire.describe_replicas import Obstacles
 
 LEADER, FOLLOWER = BrokerId(1), BrokerId(2)
 LIFE = Incarnation(77)
@@ -48,13 +49,13 @@ def row(**values: object) -> FollowerRow:
         ),
         ({"messages": 5, "is_changing": True}, "leaving: not committed yet"),
         ({"messages": 5, "is_registered": False}, "its broker is down"),
-        ({"problem": "nobody leads it"}, "nobody leads it"),
+        ({"problem": "it has no leader"}, "it has no leader"),
         (
-            {"in_sync": False, "messages": 9, "obstacles": Bar.STALE_INCARNATION},
-            "not the registered incarnation: what it fetched was in a former life",
+            {"in_sync": False, "messages": 9, "obstacles": Obstacles.STALE_INCARNATION},
+            "not the registered incarnation: it has not fetched since its restart",
         ),
         (
-            {"in_sync": False, "has_fetched": False, "obstacles": Bar.STALE_INCARNATION},
+            {"in_sync": False, "has_fetched": False, "obstacles": Obstacles.STALE_INCARNATION},
             "has not fetched under this leader",
         ),
         (
@@ -63,7 +64,7 @@ def row(**values: object) -> FollowerRow:
                 "messages": 9,
                 "lag_ms": 9_000,
                 "catches_up_in_ms": 150_000,
-                "obstacles": Bar.LAGGING | Bar.BELOW_WATERMARK,
+                "obstacles": Obstacles.LAGGING | Obstacles.BELOW_WATERMARK,
             },
             "catching up, 2 min 30 s left; below the watermark",
         ),
@@ -71,13 +72,13 @@ def row(**values: object) -> FollowerRow:
             {
                 "in_sync": False,
                 "messages": 9,
-                "obstacles": Bar.BELOW_WATERMARK | Bar.BELOW_EPOCH_START,
+                "obstacles": Obstacles.BELOW_WATERMARK | Obstacles.BELOW_EPOCH_START,
             },
             "behind; below the epoch's start",
         ),
         ({"in_sync": False, "messages": 0, "is_changing": True}, "joining: not committed yet"),
         (
-            {"in_sync": False, "messages": 0, "obstacles": Bar.CHANGE_PENDING},
+            {"in_sync": False, "messages": 0, "obstacles": Obstacles.CHANGE_PENDING},
             "waits for another change of the ISR",
         ),
     ],
@@ -108,14 +109,14 @@ def test_what_is_not_exact_is_marked() -> None:
     assert lag(row(lag_ms=0, lag_is_estimated=True)) == "0 ms"
     assert lag(row(lag_ms=1_500, lag_is_estimated=True)) == "~1.5 s"
     assert lag(row(lag_ms=1_500, lag_is_estimated=True, lag_is_at_least=True)) == ">1.5 s"
-    assert [size(count) for count in (None, 0, 1_023, 1_536, 5 << 20, 3 << 30, 7 << 40)] == [
+    assert [size(count) for count in (None, 0, 999, 1_500, 5 << 20, 3 << 30, 7 << 40)] == [
         "?",
         "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "5.0 MiB",
-        "3.0 GiB",
-        "7.0 TiB",
+        "999 B",
+        "1.5 kB",
+        "5.2 MB",
+        "3.2 GB",
+        "7.7 TB",
     ]
 
 
@@ -132,16 +133,15 @@ class EmptyLog:
 def described(term: Leadership, *, now_ms: int) -> FollowerRow:
     log = EmptyLog()
     log.end = term.end
-    found = Replica(("t", 0), None, log, high_watermark=0)  # type: ignore[arg-type]
-    quotas = Quotas(LEADER, lambda: now_ms)
-    seen = partition_seen(found, term, quotas, now_ms=now_ms)
+    replica = Replica(("t", 0), None, log, high_watermark=0, report=print, loop=None)  # type: ignore[arg-type]
+    quotas = Quotas(LEADER, BrokerLoop(lambda: now_ms))
+    seen = describe_partition(replica, term, quotas, now_ms=now_ms)
     return _exact_row(LEADER, seen, seen.followers[0])
 
 
 def begun(policy: Policy, *, members: tuple[BrokerId, ...] = (LEADER, FOLLOWER)) -> Leadership:
     return Leadership.begin(
-        policy=policy,
-        fetch_wait_max_ms=500,
+        rule=Rule(policy=policy, fetch_wait_max_ms=500),
         leader=LEADER,
         epoch=LeaderEpoch(3),
         replicas=(LEADER, FOLLOWER),
@@ -181,11 +181,11 @@ def test_a_former_incarnation_is_told() -> None:
     assert why(described(term, now_ms=1_050)) == "has not fetched under this leader"
     term = term.append(end=Offset(4), now_ms=1_080)
     term = term.fetch(FOLLOWER, fetch(4, 1_100, 4, Incarnation(5)))
-    told = described(term, now_ms=1_150)
-    assert told.obstacles == Bar.STALE_INCARNATION
-    assert why(told).startswith("not the registered incarnation")
+    row = described(term, now_ms=1_150)
+    assert row.obstacles == Obstacles.STALE_INCARNATION
+    assert why(row).startswith("not the registered incarnation")
     term = term.fetch(FOLLOWER, fetch(4, 1_200, 4))
-    assert described(term, now_ms=1_250).obstacles == Bar(0)
+    assert described(term, now_ms=1_250).obstacles == Obstacles(0)
     gone = term.registration({LEADER: Incarnation(70)}, now_ms=1_300)
     assert why(described(gone, now_ms=1_350)) == "its broker is down"
     joining = described(term.propose_join(FOLLOWER), now_ms=1_250)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from insync.cli.sheet import Sheet
+from insync.cli.sheet import ResultTable
 
 COLUMNS = ("policy", "began_at_ms", "limit_ms", "is_headline", "share", "nothing", "reason")
 REASON = "1000 ms is the smallest limit asked [without] a false eviction or a flap"
@@ -21,7 +21,7 @@ def row(**others: Any) -> dict[str, Any]:
 
 def drawn(rows: list[dict[str, Any]], width: int) -> list[str]:
     console = Console(file=StringIO(), width=width)
-    console.print(Sheet("what_if", COLUMNS, rows, f"{len(rows)} rows: by policy"))
+    console.print(ResultTable("what_if", COLUMNS, rows, f"{len(rows)} rows: by policy"))
     assert isinstance(console.file, StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 

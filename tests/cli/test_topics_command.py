@@ -1,4 +1,4 @@
-"""`insync topics` before it asks anybody: which flags mean something, and the lines it prints."""
+"""`insync topics` before it asks a broker: which flags go together, and the lines it prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from insync.client.admin import ConfigValue, Move, Partition, Topic
 from insync.rules.values import BrokerId
 from insync.wire.configs import ConfigSource
 
-NOBODY = "127.0.0.1:1"  # no port that anybody serves: whoever asks there finds out
+NO_BROKER = "127.0.0.1:1"  # no process listens there: a connection is refused
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -59,7 +59,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_flags_that_mean_nothing_are_wrong_usage(
     capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
 ) -> None:
-    code, out, err = run(capsys, "--bootstrap-server", NOBODY, *flags)
+    code, out, err = run(capsys, "--bootstrap-server", NO_BROKER, *flags)
     assert (code, out) == (2, "")
     assert complaint in err
     assert err.count("\n") == 1
@@ -88,7 +88,7 @@ def test_a_client_that_cannot_be_had(
     file = tmp_path / "client.properties"
     file.write_text(properties)
     code, out, err = run(
-        capsys, "--bootstrap-server", NOBODY, "--list", "--command-config", str(file)
+        capsys, "--bootstrap-server", NO_BROKER, "--list", "--command-config", str(file)
     )
     assert (code, out) == (1, "")
     assert complaint in err
@@ -96,9 +96,9 @@ def test_a_client_that_cannot_be_had(
 
 
 def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--bootstrap-server", NOBODY, "--list")
+    code, out, err = run(capsys, "--bootstrap-server", NO_BROKER, "--list")
     assert (code, out) == (1, "")
-    assert err == f"insync: cannot reach {NOBODY}: Connection refused\n"
+    assert err == f"insync: cannot reach {NO_BROKER}: Connection refused\n"
 
 
 @pytest.mark.parametrize("properties", ["", "security.protocol=SSL"])

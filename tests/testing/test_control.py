@@ -1,4 +1,4 @@
-"""The control socket: commands arrive, anything else gets one clear line, and it stays open."""
+"""The control socket: commands arrive, other lines get one error line, and it stays open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from insync.testing import commands
 from insync.testing.commands import BadCommand, Command, encode, parse
-from insync.testing.control import SOCKET_NAME, CommandRefused, ControlSocket, tell
+from insync.testing.control import SOCKET_NAME, CommandRefused, ControlSocket, send_command
 
 EVERY_COMMAND: list[Command] = [
     commands.SlowReads(delay_ms=5, topic="orders", partition=3),
@@ -66,7 +66,7 @@ def test_anything_else_is_refused_in_one_line(what: str) -> None:
 
 
 class Broker:
-    """Performs commands by noting them."""
+    """Records commands instead of performing them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,23 +90,23 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     assert not (folder / SOCKET_NAME).exists()
 
 
-def test_a_command_is_performed_when_tell_returns(broker: Broker) -> None:
-    tell(broker.folder, commands.MendBroker(broker=2), within_s=5)
+def test_a_command_is_performed_when_send_command_returns(broker: Broker) -> None:
+    send_command(broker.folder, commands.MendBroker(broker=2), within_s=5)
     assert broker.performed == [commands.MendBroker(broker=2)]
 
 
 def test_a_refusal_comes_back(broker: Broker) -> None:
     with pytest.raises(CommandRefused, match="not this one"):
-        tell(broker.folder, commands.CutClients(), within_s=5)
+        send_command(broker.folder, commands.CutClients(), within_s=5)
 
 
-def test_silence_and_absence_are_told_apart(broker: Broker, tmp_path: Path) -> None:
-    with pytest.raises(CommandRefused, match="no answer within"):
-        tell(broker.folder, commands.Heal(), within_s=0.05)
+def test_no_response_and_no_broker_are_different_errors(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(CommandRefused, match="no response within"):
+        send_command(broker.folder, commands.Heal(), within_s=0.05)
     with pytest.raises(CommandRefused, match="no broker with faults runs"):
-        tell(tmp_path, commands.Heal(), within_s=5)
+        send_command(tmp_path, commands.Heal(), within_s=5)
     with pytest.raises(CommandRefused, match="no broker with faults runs"):
-        tell(tmp_path / "nowhere", commands.Heal(), within_s=5)
+        send_command(tmp_path / "nowhere", commands.Heal(), within_s=5)
 
 
 def connected(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
@@ -117,7 +117,7 @@ def connected(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     return connection
 
 
-def test_hostile_lines_are_answered_and_the_next_one_counts(
+def test_malformed_lines_are_refused_and_the_next_one_is_performed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connected(broker, monkeypatch) as connection, connection.makefile("rwb") as lines:
@@ -131,7 +131,7 @@ def test_hostile_lines_are_answered_and_the_next_one_counts(
     assert broker.performed == [commands.MendBroker(broker=1)]
 
 
-def test_a_line_without_end_is_cut_off_and_others_are_served(
+def test_a_line_that_is_too_long_ends_its_connection_and_others_are_served(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -143,13 +143,13 @@ def test_a_line_without_end_is_cut_off_and_others_are_served(
         lines.flush()
         assert "at most" in json.loads(lines.readline())["error"]
         assert lines.readline() == b""
-        tell(broker.folder, commands.MendBroker(broker=1), within_s=5)
+        send_command(broker.folder, commands.MendBroker(broker=1), within_s=5)
 
 
-def test_a_socket_left_by_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_socket_left_by_a_killed_process_is_replaced(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     (tmp_path / SOCKET_NAME).touch()
     with ControlSocket(tmp_path, broker.perform):
-        tell(tmp_path, commands.MendBroker(broker=1), within_s=5)
+        send_command(tmp_path, commands.MendBroker(broker=1), within_s=5)
     with pytest.raises(CommandRefused):
-        tell(tmp_path, commands.MendBroker(broker=1), within_s=5)
+        send_command(tmp_path, commands.MendBroker(broker=1), within_s=5)

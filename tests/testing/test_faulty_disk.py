@@ -1,4 +1,4 @@
-"""Each fault of a disk: what it stops, where, and what it leaves alone."""
+"""Each fault of a disk: which operations on which files fail, and which do not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from insync.testing.faulty_disk import (
     DiskFaults,
     FailedReads,
     FailedWrites,
+    FaultScope,
     FaultyDisk,
-    Place,
     SlowReads,
 )
 
@@ -51,19 +51,21 @@ def refused_with(act: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("place", "held"),
+    ("scope", "held"),
     [
-        (Place(), {"orders-0", "orders-1", "my-orders-0", "orders-0-0"}),
-        (Place(topic="orders"), {"orders-0", "orders-1"}),
-        (Place(topic="orders", partition=0), {"orders-0"}),
-        (Place(topic="orders-0", partition=0), {"orders-0-0"}),
-        (Place(topic="or.ers"), set()),
+        (FaultScope(), {"orders-0", "orders-1", "my-orders-0", "orders-0-0"}),
+        (FaultScope(topic="orders"), {"orders-0", "orders-1"}),
+        (FaultScope(topic="orders", partition=0), {"orders-0"}),
+        (FaultScope(topic="orders-0", partition=0), {"orders-0-0"}),
+        (FaultScope(topic="or.ers"), set()),
     ],
 )
-def test_a_place_holds_the_files_of_its_topic_or_partition(place: Place, held: set[str]) -> None:
+def test_a_scope_includes_the_files_of_its_topic_or_partition(
+    scope: FaultScope, held: set[str]
+) -> None:
     folders = ("orders-0", "orders-1", "my-orders-0", "orders-0-0")
-    assert {each for each in folders if place.holds(f"/orders-7/broker/{each}/0.log")} == held
-    assert {each for each in folders if place.holds(f"/orders-7/broker/{each}")} == held
+    assert {each for each in folders if scope.includes(f"/orders-7/broker/{each}/0.log")} == held
+    assert {each for each in folders if scope.includes(f"/orders-7/broker/{each}")} == held
 
 
 def test_a_slow_read_would_block_and_takes_its_time(file: DiskFile, faults: DiskFaults) -> None:
@@ -77,20 +79,20 @@ def test_a_slow_read_would_block_and_takes_its_time(file: DiskFile, faults: Disk
     assert bytes(file.read_nowait(0, 3) or b"") == b"abc"
 
 
-def test_healing_ends_the_reads_under_way(file: DiskFile, faults: DiskFaults) -> None:
+def test_healing_ends_delayed_reads(file: DiskFile, faults: DiskFaults) -> None:
     faults.add(SlowReads(delay_ms=60_000))
-    found: list[bytes] = []
-    reader = Thread(target=lambda: found.append(bytes(file.read(0, 3))))
+    read: list[bytes] = []
+    reader = Thread(target=lambda: read.append(bytes(file.read(0, 3))))
     reader.start()
     faults.heal()
     reader.join(10)
-    assert found == [b"abc"]
+    assert read == [b"abc"]
 
 
 def test_failed_reads(disk: Disk, file: DiskFile, faults: DiskFaults) -> None:
     other = disk.create("/broker/orders-1/0.log")
     other.append([b"xyz"])
-    faults.add(FailedReads(errno=errno.EIO, place=Place(topic="orders", partition=0)))
+    faults.add(FailedReads(errno=errno.EIO, scope=FaultScope(topic="orders", partition=0)))
     assert refused_with(lambda: file.read(0, 3)) == errno.EIO
     assert refused_with(lambda: file.read_nowait(0, 3)) == errno.EIO
     assert refused_with(lambda: disk.read_all(ORDERS_0)) == errno.EIO
@@ -101,7 +103,9 @@ def test_failed_reads(disk: Disk, file: DiskFile, faults: DiskFaults) -> None:
     assert bytes(file.read(0, 9)) == b"abcd"
 
 
-def test_a_full_disk_takes_what_still_fits(disk: Disk, file: DiskFile, faults: DiskFaults) -> None:
+def test_a_full_disk_accepts_writes_that_still_fit(
+    disk: Disk, file: DiskFile, faults: DiskFaults
+) -> None:
     faults.add(FailedWrites(errno=errno.ENOSPC, after_bytes=5))
     file.append([b"de"])
     assert refused_with(lambda: file.append([b"fg", b"hi"])) == errno.ENOSPC
@@ -116,7 +120,7 @@ def test_a_full_disk_takes_what_still_fits(disk: Disk, file: DiskFile, faults: D
     file.append([b"efghi"])
 
 
-def test_a_broken_disk_takes_nothing_from_its_first_refusal_on(
+def test_a_broken_disk_refuses_every_change_after_its_first_refusal(
     disk: Disk, file: DiskFile, faults: DiskFaults
 ) -> None:
     faults.add(FailedWrites(errno=errno.EIO, after_bytes=5, is_broken=True))

@@ -10,8 +10,8 @@ import pytest
 import uvloop
 
 from insync.client.connection import ClientConnection
-from insync.node.node import Listener
 from insync.node.process import SocketNetwork
+from insync.node.world import Listener
 from insync.testing.faulty_network import (
     CLIENTS,
     UNSENT_BYTES_MAX,
@@ -42,7 +42,7 @@ def hello(broker: int) -> bytes:
 
 
 class End(asyncio.Protocol):
-    """Notes all that it is told."""
+    """Records every call."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -58,7 +58,7 @@ class End(asyncio.Protocol):
         self.changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        assert not self.is_lost, "told twice"
+        assert not self.is_lost, "notified twice"
         self.is_lost = True
         self.changed.set()
 
@@ -76,7 +76,7 @@ class End(asyncio.Protocol):
 
 
 class Two:
-    """Broker 1, which serves, and broker 2, which calls; a client calls without a FaultyNetwork."""
+    """Broker 1, which listens, and broker 2, which connects; a client has no FaultyNetwork."""
 
     def __init__(self) -> None:
         self.one, self.other = FaultyNetwork(SocketNetwork()), FaultyNetwork(SocketNetwork())
@@ -90,7 +90,7 @@ class Two:
         return self.ends[-1]
 
     async def stop(self) -> None:
-        """uvloop waits for ever to close a loop with a connection left in it."""
+        """uvloop hangs when a loop with an open connection is closed."""
         self.listener.close()
         for end in self.ends:
             if hasattr(end, "transport") and not end.is_lost:
@@ -127,23 +127,23 @@ class Two:
         self.other.mend()
 
 
-Live = Callable[[Callable[[Two], Awaitable[None]]], None]
+RunScenario = Callable[[Callable[[Two], Awaitable[None]]], None]
 
 
 @pytest.fixture(params=LOOPS)
-def live(request: pytest.FixtureRequest) -> Live:
-    def run(story: Callable[[Two], Awaitable[None]]) -> None:
-        async def told() -> None:
+def run_scenario(request: pytest.FixtureRequest) -> RunScenario:
+    def run(scenario: Callable[[Two], Awaitable[None]]) -> None:
+        async def run_with_two() -> None:
             two = Two()
             await two.listen()
             try:
                 async with asyncio.timeout(30):
-                    await story(two)
+                    await scenario(two)
             finally:
                 await two.stop()
 
         with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(told())
+            runner.run(run_with_two())
 
     return run
 
@@ -154,8 +154,8 @@ async def nothing_arrives(*ends: End) -> None:
     assert [(end.received, end.is_lost) for end in ends] == before
 
 
-def test_bytes_arrive_both_ways_without_faults(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_bytes_arrive_both_ways_without_faults(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call_as_broker()
         here.transport.write(b"ab")
         there.transport.writelines([b"x", b"y"])
@@ -165,11 +165,11 @@ def test_bytes_arrive_both_ways_without_faults(live: Live) -> None:
         await there.until(lambda: there.is_lost)
         await here.until(lambda: here.is_lost)
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_a_cut_stops_an_open_connection_and_nobody_is_told(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_a_cut_stops_an_open_connection_without_closing_it(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call_as_broker()
         two.cut()
         here.transport.write(b"ab")
@@ -181,14 +181,14 @@ def test_a_cut_stops_an_open_connection_and_nobody_is_told(live: Live) -> None:
         here.transport.write(b"cd")
         await there.until(lambda: there.received == b"abcd")
 
-    live(story)
+    run_scenario(scenario)
 
 
-@pytest.mark.parametrize("told", ["one", "other"])
-def test_either_end_can_cut_alone(live: Live, told: str) -> None:
-    async def story(two: Two) -> None:
+@pytest.mark.parametrize("cutting", ["one", "other"])
+def test_either_end_can_cut_alone(run_scenario: RunScenario, cutting: str) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call_as_broker()
-        if told == "one":
+        if cutting == "one":
             two.one.cut(Cut(peer=OTHER))
         else:
             two.other.cut(Cut(peer=ONE, port=two.port))
@@ -196,11 +196,11 @@ def test_either_end_can_cut_alone(live: Live, told: str) -> None:
         there.transport.write(b"xy")
         await nothing_arrives(here, there)
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_one_way_stops_one_way(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_one_way_stops_one_way(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call_as_broker()
         two.cut(to_one=False)
         here.transport.write(b"ab")
@@ -210,12 +210,14 @@ def test_one_way_stops_one_way(live: Live) -> None:
         two.mend()
         await here.until(lambda: here.received == b"xy")
 
-    live(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("closing", ["here", "there"])
-def test_who_gives_up_is_gone_at_once_and_missed_later(live: Live, closing: str) -> None:
-    async def story(two: Two) -> None:
+def test_an_end_that_closes_is_lost_at_once_and_the_other_learns_it_later(
+    run_scenario: RunScenario, closing: str
+) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call_as_broker()
         gone, left = (here, there) if closing == "here" else (there, here)
         two.cut()
@@ -227,11 +229,11 @@ def test_who_gives_up_is_gone_at_once_and_missed_later(live: Live, closing: str)
         await left.until(lambda: left.is_lost)
         await nothing_arrives(gone)
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_a_connect_waits_until_the_link_is_mended(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_a_connect_waits_until_the_link_is_mended(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         two.cut()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(QUIET_S):
@@ -242,11 +244,11 @@ def test_a_connect_waits_until_the_link_is_mended(live: Live) -> None:
         two.mend()
         await waiting
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_clients_are_cut_off_and_brokers_are_not(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_clients_are_cut_off_and_brokers_are_not(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call(b"\0\0\0\x0a\0\x12")
         two.one.cut(Cut(peer=CLIENTS))
         here.transport.write(b"ab")
@@ -262,21 +264,21 @@ def test_clients_are_cut_off_and_brokers_are_not(live: Live) -> None:
         await here.until(lambda: here.received == b"xy")
         await late_there.until(lambda: late_there.received == b"\0\0\0\x0a\0\x12")
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_brokers_are_cut_off_and_clients_are_not(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_brokers_are_cut_off_and_clients_are_not(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         two.cut()
         here, there = await two.call(b"\0\0\0\x0a\0\x12")
         there.transport.write(b"xy")
         await here.until(lambda: here.received == b"xy")
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_a_sender_is_asked_to_pause_and_to_go_on(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_a_sender_is_paused_and_resumed(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call_as_broker()
         two.cut()
         here.transport.write(b"a" * (UNSENT_BYTES_MAX - 1))
@@ -287,11 +289,11 @@ def test_a_sender_is_asked_to_pause_and_to_go_on(live: Live) -> None:
         await there.until(lambda: len(there.received) == UNSENT_BYTES_MAX)
         assert [*pauses, here.is_paused] == [False, True, False]
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_a_pause_of_reading_outlasts_the_cut(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_a_pause_of_reading_outlasts_the_cut(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         here, there = await two.call_as_broker()
         two.cut()
         there.transport.pause_reading()
@@ -301,11 +303,11 @@ def test_a_pause_of_reading_outlasts_the_cut(live: Live) -> None:
         there.transport.resume_reading()
         await there.until(lambda: there.received == b"ab")
 
-    live(story)
+    run_scenario(scenario)
 
 
-def test_a_broker_ends_though_its_links_are_cut(live: Live) -> None:
-    async def story(two: Two) -> None:
+def test_a_broker_ends_though_its_links_are_cut(run_scenario: RunScenario) -> None:
+    async def scenario(two: Two) -> None:
         _, early = await two.call_as_broker()
         here, there = await two.call_as_broker()
         two.one.cut(Cut(peer=OTHER))
@@ -316,7 +318,7 @@ def test_a_broker_ends_though_its_links_are_cut(live: Live) -> None:
             await two.listener.wait_closed()
         await here.until(lambda: here.is_lost)
 
-    live(story)
+    run_scenario(scenario)
 
 
 def test_a_caller_is_known_by_its_first_request() -> None:

@@ -1,4 +1,4 @@
-"""What commands about a running cluster share: whom they ask, how, and for how long."""
+"""What commands about a running cluster share: which brokers they ask, how, and for how long."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from insync.cli.answer import WrongUsage
+from insync.cli.http_probe import refuse_web_servers
 from insync.client.admin import Admin
 from insync.client.admin_connections import BadAddress, Connections, Patience, parse_bootstrap
 from insync.client.command_config import CommandConfig as Client
@@ -21,17 +22,23 @@ T = TypeVar("T")
 BootstrapServer = Annotated[
     str,
     typer.Option(
-        "--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask; one is enough."
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT,...",
+        envvar="INSYNC_BOOTSTRAP",
+        help="Brokers to connect to; one is enough.",
     ),
 ]
 CommandConfig = Annotated[
     Path | None,
     typer.Option(
-        "--command-config", metavar="FILE", help="Properties of the client, by Kafka's names."
+        "--command-config",
+        metavar="FILE",
+        help="A properties file for the client, with Kafka's names.",
     ),
 ]
 
-USUAL_PATIENCE = Patience()
+DEFAULT_PATIENCE = Patience()
 
 
 def ask(
@@ -39,14 +46,14 @@ def ask(
     config: Path | None,
     question: Callable[[Admin], Awaitable[T]],
     *,
-    usual: Patience = USUAL_PATIENCE,
+    default: Patience = DEFAULT_PATIENCE,
 ) -> T:
-    """Put a question to the cluster, in an event loop of its own."""
+    """Call `question` with a connected client, in an event loop of its own."""
     try:
         addresses = parse_bootstrap(bootstrap)
     except BadAddress as refusal:
         raise WrongUsage(f"--bootstrap-server: {refusal}") from None
-    client = client_of(config, usual)
+    client = client_of(config, default)
     for note in client.notes:
         sys.stderr.write(f"insync: {config}: {note}\n")
 
@@ -54,12 +61,16 @@ def ask(
         connections = Connections(
             client.network, addresses, client_id=client.client_id, patience=client.patience
         )
-        async with Admin(connections) as admin:
+
+        def has_answer() -> bool:
+            return bool(connections.brokers)
+
+        async with Admin(connections) as admin, refuse_web_servers(addresses, has_answer):
             return await question(admin)
 
     return asyncio.run(answer())
 
 
-def client_of(config: Path | None, usual: Patience = USUAL_PATIENCE) -> Client:
+def client_of(config: Path | None, default: Patience = DEFAULT_PATIENCE) -> Client:
     """How this command speaks to brokers."""
-    return Client(patience=usual) if config is None else read_command_config(config, usual)
+    return Client(patience=default) if config is None else read_command_config(config, default)

@@ -1,9 +1,9 @@
-"""What every command returns: the same answer for people and for scripts."""
+"""What every command returns: the same result for people and for scripts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer.exceptions import TyperException
@@ -11,11 +11,12 @@ from typer.exceptions import TyperException
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+INTERRUPTED: Final = 130  # as a shell reports a command that SIGINT ended
 
 
 class WrongUsage(TyperException):
-    """Flags that mean nothing, alone or together."""
+    """Flags that are wrong, alone or together."""
 
     exit_code = 2
 

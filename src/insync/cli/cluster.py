@@ -2,116 +2,123 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from insync.broker.accepted import (
+    NEW_DIRECTORY,
+    NEW_DIRECTORY_HELP,
+    OLDER_METADATA,
+    OLDER_METADATA_HELP,
+    Accepted,
+)
 from insync.broker.settings import Settings
+from insync.cli import cluster_files as files
+from insync.cli import cluster_supervisor
 from insync.cli.answer import Answer, JsonFlag
 from insync.cli.broker import parse_sets
-from insync.rules.refusals import BadSetting, Refusal
-from insync.testing.cluster import HOST, Cluster
+from insync.cli.cluster_files import ClusterFailed
+from insync.rules.refusals import BadSetting
 
-PORT_MAX = 65535
-STOPPED_WITHIN_S = 30.0
-DESCRIPTION = "cluster.json"
+PORT_MAX: Final = 65535
+CHECK_EVERY_S: Final = 0.05
+READY_WITHIN_S: Final = 90.0
+RESTARTED_WITHIN_S: Final = 60.0
+STOPPED_WITHIN_S: Final = 30.0
 
-app = typer.Typer(help="Start, look at and stop a cluster on this machine.")
+app = typer.Typer(help="Start, inspect and stop a cluster on this machine.")
 
 
 def register(on: typer.Typer) -> None:
     on.add_typer(app, name="cluster")
 
 
-DataDir = Annotated[Path, typer.Option("--data-dir", help="Where the cluster keeps its files.")]
-
-
-class ClusterFailed(Refusal):
-    """A cluster that does not start, or is not there."""
+DataDir = Annotated[
+    Path, typer.Option("--data-dir", metavar="DIR", help="Folder of the cluster's files.")
+]
+OlderMetadataFlag = Annotated[bool, typer.Option(OLDER_METADATA, help=OLDER_METADATA_HELP)]
+NewDirectoryFlag = Annotated[bool, typer.Option(NEW_DIRECTORY, help=NEW_DIRECTORY_HELP)]
 
 
 @app.command()
 def start(
     data_dir: DataDir,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=100)] = 3,
-    port: Annotated[int, typer.Option("--port", min=1, max=PORT_MAX)] = 9092,
+    brokers: Annotated[
+        int, typer.Option("--brokers", metavar="N", min=1, max=100, help="Number of brokers.")
+    ] = 3,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=1,
+            max=PORT_MAX,
+            help="Port of the first broker; the others use the ports after it.",
+        ),
+    ] = 9092,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A broker setting.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A broker setting; may be repeated."),
     ] = None,
+    *,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="Return when every broker serves; the cluster runs on."),
+    ] = False,
+    accept_older_metadata: OlderMetadataFlag = False,
+    new_directory: NewDirectoryFlag = False,
 ) -> int:
     """Run a cluster in the foreground; one line on stdout says when every broker serves."""
-    given = parse_sets(set_ or [])
-    Settings(given)  # refused here, once, rather than by every broker
+    settings = parse_sets(set_ or [])
+    Settings(settings)  # refused here, once, rather than by every broker
     if port + brokers - 1 > PORT_MAX:
         raise BadSetting(f"--port {port} leaves no room for {brokers} brokers")
-    _refuse_running(data_dir)
-    ports = {index + 1: port + index for index in range(brokers)}
-    try:
-        cluster = Cluster(ports=ports, settings=given, folder=data_dir, with_faults=False)
-    except OSError as error:
-        raise ClusterFailed(f"cannot use {data_dir}: {error.strerror}") from None
-    stop = False
-
-    def asked_to_stop(_number: int, _frame: object) -> None:
-        nonlocal stop
-        stop = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, asked_to_stop)
-    with cluster:
-        _describe(data_dir, cluster)
-        sys.stdout.write(f"ready bootstrap={cluster.bootstrap}\n")
-        sys.stdout.flush()
-        running = dict(cluster.brokers)
-        while not stop:
-            time.sleep(0.05)  # signals interrupt it
-            for broker, process in list(running.items()):
-                if not process.is_running:  # asking also takes leave of it for good
-                    sys.stderr.write(f"insync: broker {broker} ended\n")
-                    del running[broker]
-    (data_dir / DESCRIPTION).unlink(missing_ok=True)
+    accepted = Accepted(older_metadata=accept_older_metadata, new_directory=new_directory)
+    files.refuse_running(data_dir)
+    if detach:
+        _start_detached(data_dir, brokers=brokers, port=port, settings=settings, accepted=accepted)
+    else:
+        ports = {index + 1: port + index for index in range(brokers)}
+        cluster_supervisor.supervise(data_dir, ports, settings, accepted)
     return 0
 
 
-def _describe(data_dir: Path, cluster: Cluster) -> None:
-    described = {
-        "bootstrap": cluster.bootstrap,
-        "pid": os.getpid(),
-        "brokers": [
-            {"id": number, "host": HOST, "port": broker.port, "pid": broker.pid}
-            for number, broker in cluster.brokers.items()
-        ],
-    }
-    temporary = data_dir / f"{DESCRIPTION}.new"
-    temporary.write_text(json.dumps(described, indent=2) + "\n")
-    temporary.rename(data_dir / DESCRIPTION)
-
-
-def _read(data_dir: Path) -> dict[str, Any]:
+def _start_detached(
+    data_dir: Path, *, brokers: int, port: int, settings: dict[str, str], accepted: Accepted
+) -> None:
+    """The same command in a session of its own, which neither Ctrl-C nor a logout reaches."""
+    log = data_dir / files.LOG
+    command = [sys.executable, "-m", "insync", "cluster", "start", "--data-dir", str(data_dir)]
+    command += ["--brokers", str(brokers), "--port", str(port)]
+    command += accepted.flags()
+    command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     try:
-        found: dict[str, Any] = json.loads((data_dir / DESCRIPTION).read_text())
-    except (OSError, ValueError):
-        raise ClusterFailed(f"no cluster runs in {data_dir}") from None
-    return found
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
-
-
-def _refuse_running(data_dir: Path) -> None:
-    if (data_dir / DESCRIPTION).exists() and _is_running(_read(data_dir)["pid"]):
-        raise ClusterFailed(f"a cluster runs in {data_dir} already; stop it first")
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as errors:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise ClusterFailed(f"cannot use {data_dir}: {error.strerror}") from None
+    assert process.stdout is not None, "its output is read here"
+    with process.stdout as output:
+        line = output.readline()  # the brokers have their own limit for this
+    if not line.startswith(b"ready "):
+        process.wait(READY_WITHIN_S)
+        reasons = log.read_text().splitlines()
+        reason = reasons[-1].removeprefix("insync: ") if reasons else "it logged nothing"
+        raise ClusterFailed(reason)
+    sys.stdout.write(line.decode())
+    sys.stderr.write(f"insync: stop it with: insync cluster stop --data-dir {data_dir}\n")
 
 
 @app.command()
@@ -119,8 +126,8 @@ def status(data_dir: DataDir, *, as_json: JsonFlag = False) -> Answer:
     """Which brokers run, and where."""
     from rich.table import Table  # noqa: PLC0415 - a start has no table to show
 
-    found = _read(data_dir)
-    rows = [{**broker, "running": _is_running(broker["pid"])} for broker in found["brokers"]]
+    description = files.read_description(data_dir)
+    rows = [{**broker, "running": files.is_running(broker)} for broker in description["brokers"]]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("broker", "address", "pid", "running"):
         table.add_column(column)
@@ -133,7 +140,7 @@ def status(data_dir: DataDir, *, as_json: JsonFlag = False) -> Answer:
         )
     is_well = all(row["running"] for row in rows)
     return Answer(
-        data={"bootstrap": found["bootstrap"], "brokers": rows},
+        data={"bootstrap": description["bootstrap"], "brokers": rows},
         view=table,
         as_json=as_json,
         exit_code=0 if is_well else 1,
@@ -141,14 +148,80 @@ def status(data_dir: DataDir, *, as_json: JsonFlag = False) -> Answer:
 
 
 @app.command()
-def stop(data_dir: DataDir) -> int:
-    """Stop the cluster that runs in this folder, cleanly."""
-    pid = _read(data_dir)["pid"]
-    if _is_running(pid):
-        os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + STOPPED_WITHIN_S
-    while _is_running(pid) and (data_dir / DESCRIPTION).exists():
+def restart(
+    data_dir: DataDir,
+    broker: Annotated[int, typer.Option("--broker", metavar="ID", help="Id of the broker.")],
+    *,
+    accept_older_metadata: OlderMetadataFlag = False,
+    new_directory: NewDirectoryFlag = False,
+    as_json: JsonFlag = False,
+) -> Answer:
+    """Stop one broker of a running cluster cleanly, and start it again; start it if it is down."""
+    description = _running_description(data_dir)
+    pids = {each["id"]: each["pid"] for each in description["brokers"]}
+    if broker not in pids:
+        known = ", ".join(map(str, pids))
+        raise ClusterFailed(f"--broker {broker}: this cluster has brokers {known}")
+    (data_dir / files.RESTART_RESULT).unlink(missing_ok=True)
+    accepted = Accepted(older_metadata=accept_older_metadata, new_directory=new_directory)
+    request = {"broker": broker, "accepted": accepted.flags()}
+    files.write_json(data_dir / files.RESTART_REQUEST, request)
+    result = _await_result(data_dir, description)
+    if "failed" in result:
+        raise ClusterFailed(result["failed"])
+    text = (
+        f"broker {broker} serves again after {result['took_s']:.1f} s: "
+        f"process {result['pid']} instead of {pids[broker]}\n"
+    )
+    return Answer(data=result, view=text, as_json=as_json)
+
+
+def _running_description(data_dir: Path) -> dict[str, Any]:
+    description = files.read_description(data_dir)
+    if not files.is_running(description):
+        orphans = [
+            f"{broker['id']} (process {broker['pid']})"
+            for broker in description["brokers"]
+            if files.is_running(broker)
+        ]
+        also = f"; end what it left behind: broker {', '.join(orphans)}" if orphans else ""
+        raise ClusterFailed(
+            f"the cluster's process {description['pid']} in {data_dir} is gone{also}"
+        )
+    return description
+
+
+def _await_result(data_dir: Path, description: dict[str, Any]) -> dict[str, Any]:
+    deadline_s = time.monotonic() + RESTARTED_WITHIN_S
+    while True:
+        result = files.read_and_delete_json(data_dir / files.RESTART_RESULT)
+        if result is not None:
+            return result
+        if not files.is_running(description):
+            raise ClusterFailed(f"the cluster in {data_dir} stopped meanwhile")
         if time.monotonic() > deadline_s:
+            raise ClusterFailed(f"not restarted within {RESTARTED_WITHIN_S:.0f} s")
+        time.sleep(CHECK_EVERY_S)
+
+
+@app.command()
+def stop(data_dir: DataDir, *, as_json: JsonFlag = False) -> Answer:
+    """Stop the cluster that runs in this folder, cleanly, and say how each broker ended."""
+    description = _running_description(data_dir)
+    pid = description["pid"]
+    began_s = time.monotonic()
+    files.terminate(description)
+    while files.is_running(description) and (data_dir / files.DESCRIPTION).exists():
+        if time.monotonic() - began_s > STOPPED_WITHIN_S:
             raise ClusterFailed(f"the cluster (process {pid}) does not stop")
-        time.sleep(0.05)
-    return 0
+        time.sleep(CHECK_EVERY_S)
+    stopped = files.read_and_delete_json(data_dir / files.STOPPED) or {"brokers": []}
+    lines = [_stopped_line(broker) for broker in stopped["brokers"]]
+    took_s = time.monotonic() - began_s
+    lines.append(f"stopped {len(lines)} brokers in {took_s:.1f} s")
+    return Answer(data=stopped, view="".join(f"{line}\n" for line in lines), as_json=as_json)
+
+
+def _stopped_line(broker: dict[str, Any]) -> str:
+    how = "had to be killed" if broker["killed"] else "stopped cleanly"
+    return f"broker {broker['id']} {how} after {broker['took_s']:.1f} s"

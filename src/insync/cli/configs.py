@@ -31,12 +31,12 @@ SOURCE_NAMES: Mapping[ConfigSource, str] = {
 
 
 class NotSet(Refusal):
-    """A setting that is to be deleted was not set there."""
+    """A setting to be deleted was not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """Who has settings; without a name the default of all brokers."""
+    """A topic or broker with settings; without a name, the default of all brokers."""
 
     kind: Resource
     name: str
@@ -51,7 +51,7 @@ class Entity:
 
     @property
     def own_source(self) -> ConfigSource:
-        """Where a value comes from that was set for just this one."""
+        """The source of values that were set for this entity alone."""
         if self.kind is Resource.TOPIC:
             return ConfigSource.TOPIC
         if self.is_default:
@@ -68,19 +68,25 @@ def configs(
     command_config: CommandConfig = None,
     *,
     alter: Annotated[bool, typer.Option("--alter", help="Change settings.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="Show what was set.")] = False,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Show settings that were set.")
+    ] = False,
     all_: Annotated[bool, typer.Option("--all", help="Show every setting.")] = False,
     entity_type: Annotated[
-        str | None, typer.Option(metavar="topics|brokers", help="Whose settings.")
+        str | None, typer.Option(metavar="topics|brokers", help="What has the settings.")
     ] = None,
     entity_name: Annotated[
-        str | None, typer.Option(help="A topic's name, or a broker's id.")
+        str | None, typer.Option(metavar="NAME", help="A topic's name, or a broker's id.")
     ] = None,
     entity_default: Annotated[
         bool, typer.Option("--entity-default", help="The default of all brokers.")
     ] = False,
-    topic: Annotated[str | None, typer.Option(help="The settings of this topic.")] = None,
-    broker: Annotated[str | None, typer.Option(help="The settings of this broker.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The settings of this topic.")
+    ] = None,
+    broker: Annotated[
+        str | None, typer.Option(metavar="ID", help="The settings of this broker.")
+    ] = None,
     broker_defaults: Annotated[
         bool, typer.Option("--broker-defaults", help="The default of all brokers.")
     ] = False,
@@ -91,14 +97,14 @@ def configs(
         Path | None, typer.Option(metavar="FILE", help="Settings to set, from a file.")
     ] = None,
     delete_config: Annotated[
-        str | None, typer.Option(metavar="K,K,...", help="Settings to take away.")
+        str | None, typer.Option(metavar="K,K,...", help="Settings to remove.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> Answer:
     """Show and change settings of topics and brokers, with kafka-configs' flags."""
     if alter == describe:
         raise WrongUsage("give exactly one of --alter, --describe")
-    kind, name = _meant(
+    kind, name = _parse_entity(
         entity_type=entity_type,
         entity_name=entity_name,
         entity_default=entity_default,
@@ -119,26 +125,26 @@ def configs(
         raise WrongUsage("--alter needs --entity-name or --entity-default")
     if add_config is not None and add_config_file is not None:
         raise WrongUsage("--add-config does not go with --add-config-file")
-    given = _pairs(add_config or "")
+    added = _parse_pairs(add_config or "")
     if add_config_file is not None:
-        given = read_properties(add_config_file)
-    deleted = _names(delete_config or "")
-    if not given and not deleted:
+        added = read_properties(add_config_file)
+    deleted = _parse_names(delete_config or "")
+    if not added and not deleted:
         raise WrongUsage("--alter needs --add-config, --add-config-file or --delete-config")
-    both = sorted(set(given) & set(deleted))
+    both = sorted(set(added) & set(deleted))
     if both:
         raise WrongUsage(f"{both[0]} is both set and deleted")
     entity = Entity(kind=kind, name=name)
     data, view = ask(
-        bootstrap_server, command_config, lambda admin: _alter(admin, entity, given, deleted)
+        bootstrap_server, command_config, lambda admin: _alter(admin, entity, added, deleted)
     )
     return Answer(data=data, view=view, as_json=as_json)
 
 
-# Is this a command line that means something?
+# Checks of the command line, before a broker is asked.
 
 
-def _meant(
+def _parse_entity(
     *,
     entity_type: str | None,
     entity_name: str | None,
@@ -147,32 +153,32 @@ def _meant(
     broker: str | None,
     broker_defaults: bool,
 ) -> tuple[Resource, str | None]:
-    """The kind of entity and its name: "" for the default, None for all there are."""
-    given = {
+    """The kind of entity and its name: "" for the default, None for every entity."""
+    flags = {
         "--entity-type": entity_type is not None,
         "--topic": topic is not None,
         "--broker": broker is not None,
         "--broker-defaults": broker_defaults,
     }
-    chosen = [flag for flag, is_given in given.items() if is_given]
+    chosen = [flag for flag, is_given in flags.items() if is_given]
     if len(chosen) != 1:
-        raise WrongUsage(f"give exactly one of {', '.join(given)}")
+        raise WrongUsage(f"give exactly one of {', '.join(flags)}")
     if entity_type is None:
         if entity_name is not None or entity_default:
             raise WrongUsage("--entity-name and --entity-default go with --entity-type")
         if broker_defaults:
             return Resource.BROKER, ""
         kind, name = (Resource.BROKER, broker) if topic is None else (Resource.TOPIC, topic)
-        return kind, _checked_name(kind, name)
+        return kind, _check_name(kind, name)
     if entity_name is not None and entity_default:
         raise WrongUsage("--entity-name does not go with --entity-default")
-    kind = _kind(entity_type)
+    kind = _parse_kind(entity_type)
     if entity_default and kind is Resource.TOPIC:
         raise WrongUsage("topics have no default of their own; set it for brokers")
-    return kind, "" if entity_default else _checked_name(kind, entity_name)
+    return kind, "" if entity_default else _check_name(kind, entity_name)
 
 
-def _kind(entity_type: str) -> Resource:
+def _parse_kind(entity_type: str) -> Resource:
     if entity_type in ENTITY_TYPES:
         return ENTITY_TYPES[entity_type]
     known = " or ".join(ENTITY_TYPES)
@@ -180,7 +186,7 @@ def _kind(entity_type: str) -> Resource:
     raise WrongUsage(f"--entity-type: {entity_type!r} {why}; use {known}")
 
 
-def _checked_name(kind: Resource, name: str | None) -> str | None:
+def _check_name(kind: Resource, name: str | None) -> str | None:
     if name is None:
         return None
     if not name:
@@ -193,39 +199,41 @@ def _checked_name(kind: Resource, name: str | None) -> str | None:
     return name
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _parse_pairs(text: str) -> dict[str, str]:
     """`k=v,k2=[a,b]`: brackets keep commas together."""
-    found = {}
+    settings = {}
     for pair in re.split(r",(?![^\[\]]*\])", text) if text.strip() else []:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
             raise WrongUsage(f"--add-config: {pair!r} is not of the form KEY=VALUE")
         value = value.strip()
         is_bracketed = value.startswith("[") and value.endswith("]")
-        found[name.strip()] = value[1:-1] if is_bracketed else value
-    return found
+        settings[name.strip()] = value[1:-1] if is_bracketed else value
+    return settings
 
 
-def _names(text: str) -> list[str]:
+def _parse_names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-# What is asked of the cluster.
+# The requests to the cluster.
 
-Told = tuple[object, str]  # for scripts, for people
+Output = tuple[object, str]  # data for --json, text for people
 
 
-async def _describe(admin: Admin, kind: Resource, name: str | None, every: object) -> Told:
-    entities = [Entity(kind=kind, name=name)] if name is not None else await _all(admin, kind)
+async def _describe(admin: Admin, kind: Resource, name: str | None, every: object) -> Output:
+    entities = (
+        [Entity(kind=kind, name=name)] if name is not None else await _list_entities(admin, kind)
+    )
     rows, lines = [], []
     for entity in entities:
-        found = await admin.configs(entity.kind, entity.name)
-        shown = [each for each in found if every or each.source is entity.own_source]
+        configs = await admin.configs(entity.kind, entity.name)
+        shown = [config for config in configs if every or config.source is entity.own_source]
         rows.append(
             {
                 "entity_type": f"{entity.noun}s",
                 "entity_name": None if entity.is_default else entity.name,
-                "configs": [_row(each) for each in shown],
+                "configs": [_row(config) for config in shown],
             }
         )
         if entity.is_default:
@@ -233,16 +241,16 @@ async def _describe(admin: Admin, kind: Resource, name: str | None, every: objec
         else:
             which = "All" if every else "Dynamic"
             lines.append(f"{which} configs for {entity.noun} {entity.name} are:")
-        lines += [_line(each) for each in shown]
+        lines += [_line(config) for config in shown]
     return rows, "".join(f"{line}\n" for line in lines)
 
 
-async def _all(admin: Admin, kind: Resource) -> list[Entity]:
+async def _list_entities(admin: Admin, kind: Resource) -> list[Entity]:
     if kind is Resource.TOPIC:
         names = [topic.name for topic in await admin.topics()]
     else:
         names = [str(number) for number in sorted(each.number for each in await admin.brokers())]
-        names.append("")  # and what counts for all of them
+        names.append("")  # the default of all brokers
     return [Entity(kind=kind, name=name) for name in names]
 
 
@@ -278,20 +286,20 @@ def _shown(value: str | None) -> str:
 
 
 async def _alter(
-    admin: Admin, entity: Entity, given: Mapping[str, str], deleted: Sequence[str]
-) -> Told:
+    admin: Admin, entity: Entity, added: Mapping[str, str], deleted: Sequence[str]
+) -> Output:
     if deleted:
-        found = await admin.configs(entity.kind, entity.name)
-        own = {each.name for each in found if each.source is entity.own_source}
+        configs = await admin.configs(entity.kind, entity.name)
+        own = {config.name for config in configs if config.source is entity.own_source}
         missing = [name for name in deleted if name not in own]
         if missing:
             raise NotSet(f"Invalid config(s): {','.join(missing)}: not set there")
-    warning = await admin.alter_configs(entity.kind, entity.name, given=given, deleted=deleted)
+    warning = await admin.alter_configs(entity.kind, entity.name, set_values=added, deleted=deleted)
     done = (
         "Completed updating default config for brokers in the cluster."
         if entity.is_default
         else f"Completed updating config for {entity.noun} {entity.name}."
     )
     lines = [*([f"WARNING: {warning}"] if warning else []), done]
-    data = {"set": dict(given), "deleted": list(deleted), "warning": warning or None}
+    data = {"set": dict(added), "deleted": list(deleted), "warning": warning or None}
     return data, "".join(f"{line}\n" for line in lines)

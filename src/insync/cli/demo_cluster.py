@@ -1,4 +1,4 @@
-"""The demo's second half: three real brokers, a leader killed in the middle, nothing lost."""
+"""The demo's second act: three real brokers, a leader killed in the middle, nothing lost."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Outcome:
 
 
 def play(console: Console) -> Outcome:
-    """Start, append, kill, append, read back; told on the console as it happens."""
+    """Start, append, kill, append, read back; the console shows each step."""
     begun_s = time.monotonic()
     settings = {"min.insync.replicas": "2"}
     with Cluster(brokers=3, settings=settings, with_faults=False) as cluster:
         started_s = time.monotonic() - begun_s
         console.print(f"three brokers serve after {started_s:.1f} s: {cluster.bootstrap}")
-        return asyncio.run(_live(cluster, console, started_s))
+        return asyncio.run(_append_across_failover(cluster, console, started_s))
 
 
-async def _live(cluster: Cluster, console: Console, started_s: float) -> Outcome:
-    addresses = [(HOST, each.port) for each in cluster.brokers.values()]
+async def _append_across_failover(cluster: Cluster, console: Console, started_s: float) -> Outcome:
+    addresses = [(HOST, broker.port) for broker in cluster.brokers.values()]
     client = PartitionClient(SocketNetwork(), addresses, TOPIC, 0)
     expected = [str(number).encode() for number in range(APPENDS * VALUES_PER_APPEND)]
     bar = Progress(
@@ -56,7 +56,7 @@ async def _live(cluster: Cluster, console: Console, started_s: float) -> Outcome
     )
     leader_before, killed_s, failover_s = -1, 0.0, 0.0
     with bar:
-        told = bar.add_task("acknowledged by acks=all", total=len(expected))
+        task = bar.add_task("acknowledged by acks=all", total=len(expected))
         for number in range(APPENDS):
             if number == APPENDS // 2:
                 leader_before = client.leader_id
@@ -71,11 +71,11 @@ async def _live(cluster: Cluster, console: Console, started_s: float) -> Outcome
                     f"broker {client.leader_id} leads; next acknowledgement "
                     f"{failover_s:.2f} s after the kill"
                 )
-            bar.update(told, advance=VALUES_PER_APPEND)
-    found = await _read_all(client, len(expected))
+            bar.update(task, advance=VALUES_PER_APPEND)
+    values = await _read_all(client, len(expected))
     await client.close()
-    lost = len(set(expected) - set(found))
-    console.print(f"read back {len(found):,} records: {lost} lost")
+    lost = len(set(expected) - set(values))
+    console.print(f"read back {len(values):,} records: {lost} lost")
     return Outcome(
         started_s=started_s,
         acknowledged=len(expected),
@@ -83,16 +83,16 @@ async def _live(cluster: Cluster, console: Console, started_s: float) -> Outcome
         leader_after=client.leader_id,
         failover_s=failover_s,
         lost=lost,
-        in_order=found == expected,
+        in_order=values == expected,
     )
 
 
 async def _read_all(client: PartitionClient, count: int) -> list[bytes]:
-    found: list[bytes] = []
+    values: list[bytes] = []
     offset = 0
-    while len(found) < count:
-        values, offset = await client.read(offset)
-        if not values:
+    while len(values) < count:
+        more, offset = await client.read(offset)
+        if not more:
             break
-        found += values
-    return found
+        values += more
+    return values

@@ -1,8 +1,8 @@
-"""The demo's third part: who is in sync, decided live, with faults on demand.
+"""The demo's third act: which replicas are in sync, decided live, with faults on demand.
 
-A real cluster of `EVERYBODY` with `SETTINGS`, written to all the while. A follower is stopped, a
-burst comes, the leader's disk gets slow; what the brokers decide is read where an operator would:
-in their logs, a line each.
+A real cluster of `BROKERS` with `SETTINGS`; a client writes to it all the time. A follower is
+stopped, a burst arrives, the leader's disk gets slow. The demo reads what the brokers decide where
+an operator would: in their logs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
 
 from insync.client.admin import Admin, NewTopic
 from insync.client.admin_connections import Connections
@@ -33,7 +35,7 @@ SETTINGS: Final = {
     "replica.fetch.wait.max.ms": "200",
     "replica.lag.max.messages": "100",
 }
-EVERYBODY: Final = (1, 2, 3)
+BROKERS: Final = (1, 2, 3)
 LEADER: Final = 1  # the first of each topic's replicas
 STOPPED: Final = 3
 BURST: Final = 2_000
@@ -42,12 +44,12 @@ _LEFT = re.compile(r"\b(\d+) leaves \([^)]*\)")
 
 
 class DemoFailed(Refusal):
-    """Something that the demo waits for did not happen."""
+    """An event that the demo waits for did not happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One thing shown: what the documents say must come of it, and what did."""
+    """One fault: what the documents say the brokers decide, and what they decided."""
 
     what: str
     expected: str
@@ -63,25 +65,25 @@ def play(cluster: Cluster, console: Console) -> list[Shown]:
 
 
 async def _play(cluster: Cluster, console: Console) -> list[Shown]:
-    addresses = [(HOST, each.port) for each in cluster.brokers.values()]
+    addresses = [(HOST, broker.port) for broker in cluster.brokers.values()]
     async with Admin(Connections(Sockets(), addresses, client_id="insync-demo")) as admin:
         stage = Stage(cluster, admin, addresses, console)
         return [
-            await _stopped_follower(stage),
-            await _burst(stage, "caught-up", expected="nobody leaves"),
-            await _burst(stage, "messages", expected="2, 3 leave"),
+            await _stop_follower(stage),
+            await _send_burst(stage, "caught-up", expected="none leaves"),
+            await _send_burst(stage, "messages", expected="2, 3 leave"),
             await _slow_leader(stage, {}, "KIP-501 off", expected="2, 3 leave"),
             await _slow_leader(
                 stage,
                 {"replica.in.sync.policy": "pending-reads"},
                 "KIP-501 on",
-                expected="nobody leaves, broker 1 hands over",
+                expected="none leaves, broker 1 hands over",
             ),
         ]
 
 
 class Stage:
-    """A cluster with a topic that is written to, and what its brokers say of it."""
+    """A cluster on which each fault gets a topic of its own."""
 
     def __init__(
         self,
@@ -97,36 +99,36 @@ class Stage:
         self._topics = 0
 
     @asynccontextmanager
-    async def topic(self, configs: dict[str, str]) -> AsyncIterator[Writing]:
-        """A new topic, everybody in sync, with somebody who writes to it all the while."""
+    async def topic(self, configs: dict[str, str]) -> AsyncIterator[WrittenTopic]:
+        """A new topic with every replica in sync, and a client that writes to it all the time."""
         self._topics += 1
         name = f"demo-{self._topics}"
-        await self._admin.create_topic(NewTopic(name=name, assignment=[EVERYBODY], config=configs))
-        writing = Writing(self.cluster, self._addresses, name)
-        await writing.client.append([b"first"])
-        task = asyncio.create_task(writing.write())
+        await self._admin.create_topic(NewTopic(name=name, assignment=[BROKERS], config=configs))
+        written = WrittenTopic(self.cluster, self._addresses, name)
+        await written.client.append([b"first"])
+        task = asyncio.create_task(written.write())
         try:
-            yield writing
+            yield written
         finally:
             self.cluster.heal()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await writing.client.close()
+            await written.client.close()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self._console.print(escape(text), highlight=False)
 
-    def show(self, what: str, *, expected: str, seen: str, writing: Writing) -> Shown:
+    def show(self, what: str, *, expected: str, seen: str, written: WrittenTopic) -> Shown:
         shown = Shown(what=what, expected=expected, seen=seen)
-        for line in writing.said():
-            self._console.print(f"  [dim]{escape(line)}[/dim]", highlight=False)
+        for line in written.log_lines():
+            self._console.print(Padding(Text(line, style="dim"), (0, 0, 0, 4)))
         style = "green" if shown.is_well else "bold red"
         self._console.print(f"  [{style}]{escape(seen)}[/{style}]", highlight=False)
         return shown
 
 
-class Writing:
-    """One topic: who writes to it, and what became of its ISR."""
+class WrittenTopic:
+    """A topic that a client writes to, and what its brokers logged about its ISR."""
 
     def __init__(self, cluster: Cluster, addresses: Sequence[tuple[str, int]], topic: str) -> None:
         self.topic = topic
@@ -140,12 +142,12 @@ class Writing:
             await asyncio.sleep(0.02)
 
     async def burst(self, messages: int) -> None:
-        """From somebody else: whoever writes goes on."""
+        """Sent by another client; the first one continues to write."""
         other = PartitionClient(Sockets(), self._addresses, self.topic, 0)
         await other.append([b"burst"] * messages)
         await other.close()
 
-    def said(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """The lines of the brokers' logs about this topic's ISR and leader, without their dates."""
         lines = [
             line.partition(" INFO ")[2]
@@ -154,10 +156,10 @@ class Writing:
         ]
         return [line for line in lines if f"{self.topic}-0: " in line]
 
-    def left(self) -> list[int]:
-        return sorted({int(who) for line in self.said() for who in _LEFT.findall(line)})
+    def brokers_that_left(self) -> list[int]:
+        return sorted({int(broker) for line in self.log_lines() for broker in _LEFT.findall(line)})
 
-    async def until(self, condition: Callable[[], bool], what: str) -> float:
+    async def wait_until(self, condition: Callable[[], bool], what: str) -> float:
         """Returns how long it took, in seconds."""
         began_s = time.monotonic()
         while not condition():
@@ -167,49 +169,61 @@ class Writing:
         return time.monotonic() - began_s
 
     def has_resigned(self) -> bool:
-        return any(" resigns (" in line for line in self.said())
+        return any(" resigned (" in line for line in self.log_lines())
 
 
-def _leaving(brokers: Sequence[int]) -> str:
+def _leaving_text(brokers: Sequence[int]) -> str:
     if not brokers:
-        return "nobody leaves"
+        return "none leaves"
     return f"{', '.join(map(str, brokers))} {'leaves' if len(brokers) == 1 else 'leave'}"
 
 
-async def _stopped_follower(stage: Stage) -> Shown:
+async def _stop_follower(stage: Stage) -> Shown:
     what = f"a follower is stopped; the limit is {LAG_MS} ms"
-    stage.say(f"\n{what}")
-    async with stage.topic({}) as writing:
+    stage.print(f"\n{what}")
+    async with stage.topic({}) as written:
         stage.cluster.pause(STOPPED)
         try:
-            took_s = await writing.until(lambda: STOPPED in writing.left(), "it leaves")
+            took_s = await written.wait_until(
+                lambda: STOPPED in written.brokers_that_left(), "it leaves"
+            )
         finally:
             stage.cluster.resume(STOPPED)
-        stage.say(f"  out {took_s:.2f} s after it was stopped (Apache Kafka: 1.01 to 1.49 limits)")
+        stage.print(
+            f"  out {took_s:.2f} s after it was stopped (Apache Kafka: 1.01 to 1.49 limits)"
+        )
         return stage.show(
-            what, expected=_leaving([STOPPED]), seen=_leaving(writing.left()), writing=writing
+            what,
+            expected=_leaving_text([STOPPED]),
+            seen=_leaving_text(written.brokers_that_left()),
+            written=written,
         )
 
 
-async def _burst(stage: Stage, policy: str, *, expected: str) -> Shown:
+async def _send_burst(stage: Stage, policy: str, *, expected: str) -> Shown:
     what = f"a burst of {BURST} messages under `{policy}`"
-    stage.say(f"\n{what}")
-    async with stage.topic({"replica.in.sync.policy": policy}) as writing:
-        await writing.burst(BURST)
+    stage.print(f"\n{what}")
+    async with stage.topic({"replica.in.sync.policy": policy}) as written:
+        await written.burst(BURST)
         await asyncio.sleep(0.5)
-        return stage.show(what, expected=expected, seen=_leaving(writing.left()), writing=writing)
+        return stage.show(
+            what,
+            expected=expected,
+            seen=_leaving_text(written.brokers_that_left()),
+            written=written,
+        )
 
 
 async def _slow_leader(stage: Stage, configs: dict[str, str], how: str, *, expected: str) -> Shown:
     what = f"each read of the leader's disk takes {SLOW_MS} ms; {how}"
-    stage.say(f"\n{what}")
-    async with stage.topic(configs) as writing:
-        stage.cluster.slow_reads(LEADER, delay_ms=SLOW_MS, topic=writing.topic)
-        await writing.until(
-            lambda: len(writing.left()) == len(EVERYBODY) - 1 or writing.has_resigned(),
+    stage.print(f"\n{what}")
+    async with stage.topic(configs) as written:
+        stage.cluster.slow_reads(LEADER, delay_ms=SLOW_MS, topic=written.topic)
+        await written.wait_until(
+            lambda: len(written.brokers_that_left()) == len(BROKERS) - 1 or written.has_resigned(),
             "followers leave or the leader hands over",
         )
-        seen = _leaving(writing.left())
-        if writing.has_resigned():
+        seen = _leaving_text(written.brokers_that_left())
+        if written.has_resigned():
             seen += f", broker {LEADER} hands over"
-        return stage.show(what, expected=expected, seen=seen, writing=writing)
+        return stage.show(what, expected=expected, seen=seen, written=written)

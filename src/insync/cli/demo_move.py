@@ -1,7 +1,7 @@
-"""The demo's fourth part: replicas move under a throttle (KIP-73) while a client writes.
+"""The demo's fourth act: replicas move under a throttle (KIP-73) while a client writes.
 
-What `insync reassign --execute --throttle --watch` does, with its progress bar: the cluster ends
-the throttle when the last replica has arrived, whoever watches.
+It does what `insync reassign --execute --throttle --watch` does, with the same progress bar. The
+cluster itself removes the throttle when the last replica has caught up.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from insync.client.partition_client import PartitionClient
 from insync.client.sockets import Sockets
 from insync.moves import cluster as clusters
 from insync.moves import execute as moves
-from insync.moves.execute import Standing
-from insync.moves.progress import Look
+from insync.moves.execute import MoveStatus
+from insync.moves.progress import MoveProgress
 from insync.moves.watch import watch_moves
 from insync.rules.throttle_settings import LISTS, RATES
 from insync.rules.values import BrokerId, PartitionId
@@ -43,7 +43,7 @@ TO: Final = tuple(map(BrokerId, (3, 2)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What moved, how fast, and what was left behind."""
+    """How much moved, how fast, and how many throttle settings are left."""
 
     bytes_moved: int
     quota_bytes_per_s: int
@@ -57,7 +57,7 @@ class Moved:
 
     @property
     def is_well(self) -> bool:
-        """A looser bound than the tests': this machine may be doing anything else as well."""
+        """A looser bound than the tests': the machine may run other programs too."""
         return self.throttles_left == 0 and self.of_quota <= 1.1 and self.acknowledged_meanwhile > 0  # noqa: PLR2004
 
 
@@ -66,7 +66,7 @@ def play(cluster: Cluster, console: Console, *, as_json: bool) -> Moved:
 
 
 async def _play(cluster: Cluster, console: Console, *, as_json: bool) -> Moved:
-    addresses = [(HOST, each.port) for each in cluster.brokers.values()]
+    addresses = [(HOST, broker.port) for broker in cluster.brokers.values()]
     async with Admin(Connections(Sockets(), addresses, client_id="insync-demo")) as admin:
         config = {"min.insync.replicas": "2"}
         topic = NewTopic(name=TOPIC, assignment=[FROM] * PARTITIONS, config=config)
@@ -75,10 +75,10 @@ async def _play(cluster: Cluster, console: Console, *, as_json: bool) -> Moved:
             PartitionClient(Sockets(), addresses, TOPIC, number) for number in range(PARTITIONS)
         ]
         await asyncio.gather(*(_fill(client) for client in clients))
-        writing = _Writing(clients[0])
-        task = asyncio.create_task(writing.write())
+        writer = _Writer(clients[0])
+        task = asyncio.create_task(writer.write())
         try:
-            return await _move(admin, writing, console, as_json=as_json)
+            return await _move(admin, writer, console, as_json=as_json)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -91,8 +91,8 @@ async def _fill(client: PartitionClient) -> None:
         await client.append([VALUE] * VALUES_PER_APPEND)
 
 
-class _Writing:
-    """Somebody who writes on while partitions move."""
+class _Writer:
+    """A client that continues to write while partitions move."""
 
     def __init__(self, client: PartitionClient) -> None:
         self._client = client
@@ -105,38 +105,40 @@ class _Writing:
             await asyncio.sleep(0.01)
 
 
-async def _move(admin: Admin, writing: _Writing, console: Console, *, as_json: bool) -> Moved:
+async def _move(admin: Admin, writer: _Writer, console: Console, *, as_json: bool) -> Moved:
     plan = {(TOPIC, PartitionId(number)): TO for number in range(PARTITIONS)}
-    cluster = await clusters.look(admin)
+    cluster = await clusters.read_cluster(admin)
     prepared = moves.prepare(cluster, plan, is_additional=False)
     size = PARTITIONS * APPENDS_PER_PARTITION * VALUES_PER_APPEND * len(VALUE)
     console.print(
         escape(
             f"{PARTITIONS} partitions, {size / MB:.0f} MB, move from broker 1 to broker 3 at "
-            f"{QUOTA / MB:.0f} MB/s; a client writes on"
+            f"{QUOTA / MB:.0f} MB/s; a client continues to write"
         ),
         highlight=False,
     )
-    before, began_s = writing.acknowledged, time.monotonic()
+    before, began_s = writer.acknowledged, time.monotonic()
     outcome = await reassignments.start_with_throttle(
         admin, plan, throttle_bytes_per_s=QUOTA, is_additional=False, timeout_ms=10_000
     )
     assert outcome.is_done, "a plan of our own"
     ended_s = began_s
-    with move_view.screen(as_json=as_json) as screen:
+    with move_view.progress_display(as_json=as_json) as display:
 
-        def show(look: Look) -> None:
+        def show(progress: MoveProgress) -> None:
             nonlocal ended_s
             ended_s = time.monotonic()
-            screen.show(look)
+            display.show(progress)
 
         await watch_moves(
             admin,
             prepared.moving,
             frozenset(plan),
-            is_reached=lambda now: set(moves.standing(now, plan).values()) == {Standing.COMPLETED},
+            is_reached=lambda now: (
+                set(moves.move_statuses(now, plan).values()) == {MoveStatus.COMPLETED}
+            ),
             show=show,
-            complain=screen.complain,
+            warn=display.warn,
             clock_ms=lambda: time.monotonic_ns() // MB,
             pause=lambda _: asyncio.sleep(0.2),
         )
@@ -144,8 +146,8 @@ async def _move(admin: Admin, writing: _Writing, console: Console, *, as_json: b
         bytes_moved=size,
         quota_bytes_per_s=QUOTA,
         took_s=ended_s - began_s,
-        acknowledged_meanwhile=writing.acknowledged - before,
-        throttles_left=await _throttles_left(admin),
+        acknowledged_meanwhile=writer.acknowledged - before,
+        throttles_left=await _count_throttles(admin),
     )
     console.print(
         escape(
@@ -158,14 +160,13 @@ async def _move(admin: Admin, writing: _Writing, console: Console, *, as_json: b
     return moved
 
 
-async def _throttles_left(admin: Admin) -> int:
-    """Settings about throttles that somebody would have to remove."""
-    left = 0
+async def _count_throttles(admin: Admin) -> int:
+    """Throttle settings that an operator would have to remove."""
     topics = await admin.topic_configs([TOPIC]) or {}
-    names = [each for values in topics.values() for each in values.values()]
+    configs = [config for values in topics.values() for config in values.values()]
     for broker in await admin.brokers():
-        names += await admin.configs(Resource.BROKER, str(broker.number))
-    for each in names:
-        is_throttle = each.name in (*RATES, *LISTS)
-        left += is_throttle and each.source is not ConfigSource.DEFAULT
-    return left
+        configs += await admin.configs(Resource.BROKER, str(broker.number))
+    return sum(
+        config.name in (*RATES, *LISTS) and config.source is not ConfigSource.DEFAULT
+        for config in configs
+    )

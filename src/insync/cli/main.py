@@ -1,6 +1,6 @@
-"""Entry point: exit code 0 done, 1 refused or failed, 2 wrong usage.
+"""Entry point: exit code 0 done, 1 refused or failed, 2 wrong usage, 130 Ctrl-C.
 
-Whatever goes wrong is one clear line on stderr, never a traceback for something a user can mend.
+An error that the user can correct is one clear line on stderr, never a traceback.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
+from typer.main import get_command
 
 from insync import __version__
-from insync.cli.answer import Answer
+from insync.cli.answer import INTERRUPTED, Answer
+from insync.cli.help import complete_help
 from insync.rules.refusals import Refusal
-
-WIDTH_WITHOUT_TERMINAL = 160
 
 # Each is a module of this package that registers itself.
 COMMANDS = (
@@ -27,6 +27,7 @@ COMMANDS = (
     "demo",
     "broker",
     "cluster",
+    "strays",
     "topics",
     "configs",
     "reassign",
@@ -38,12 +39,11 @@ COMMANDS = (
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
-    """Imports only the command asked for: three brokers that start must not wait for a demo's."""
+    """Imports only the command on the command line: brokers start sooner without a demo's."""
     app = typer.Typer(
         name="insync",
-        help="Who is in sync, why, and how fast replicas may move.",
+        help="Which replicas are in sync, why, and how fast replicas may move.",
         invoke_without_command=True,
-        add_completion=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -54,8 +54,8 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - the shape typer calls back with
-    if asked:
+def _print_version(is_given: bool) -> None:  # noqa: FBT001 - the shape typer calls back with
+    if is_given:
         typer.echo(f"insync {__version__}")
         raise typer.Exit
 
@@ -70,7 +70,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Who is in sync, why, and how fast replicas may move."""
+    """Which replicas are in sync, why, and how fast replicas may move."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
@@ -79,17 +79,21 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> int:
     if not __debug__:
         return _fail("refuses to run under python -O: its assertions are part of it", code=1)
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        answer = _app(given)(args=given, prog_name="insync", standalone_mode=False)
+        command = get_command(_app(words))
+        complete_help(command)
+        answer = command(args=words, prog_name="insync", standalone_mode=False)
         return _render(answer) if isinstance(answer, Answer) else int(answer or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except TyperException as wrong_usage:
         return _fail(wrong_usage.format_message(), code=wrong_usage.exit_code)
     except Refusal as refusal:
         return _fail(str(refusal), code=1)
     except BrokenPipeError:
-        # The reader (head, less) has gone; so has the point of printing. Python would complain
-        # once more on flushing at exit.
+        # The reader (head, less) has closed the pipe. Python would report it again when it
+        # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -100,12 +104,9 @@ def _render(answer: Answer) -> int:
     elif isinstance(answer.view, str):
         sys.stdout.write(answer.view)  # lines that scripts may cut by their tabs: never wrapped
     else:
-        from rich.console import Console  # noqa: PLC0415 - most commands have nothing to show
+        from insync.cli.console import make_console  # noqa: PLC0415 - brings rich
 
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=WIDTH_WITHOUT_TERMINAL)
-        console.print(answer.view)
+        make_console().print(answer.view)
     sys.stdout.flush()
     return answer.exit_code
 

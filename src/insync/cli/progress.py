@@ -1,4 +1,4 @@
-"""How far Spark has come, for somebody who watches a terminal."""
+"""How far Spark has come, on a terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_EVERY_S: Final = 0.2
+CHECK_EVERY_S: Final = 0.2
 
 
 class Progress:
-    """One line on stderr, rewritten: what is being done, and how many of its tasks are."""
+    """One line on stderr, rewritten: the step, and how many of its tasks are done."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._tracker = spark.sparkContext.statusTracker()
@@ -35,7 +35,7 @@ class Progress:
         _line("")
 
     def _run(self) -> None:
-        while not self._stopped.wait(LOOK_EVERY_S):
+        while not self._stopped.wait(CHECK_EVERY_S):
             done, total = self._tasks()
             tasks = f": {done} of {total} tasks" if total else ""
             _line(f"{self._what}{tasks}" if self._what else "")
@@ -57,7 +57,7 @@ def _line(text: str) -> None:
 
 @contextmanager
 def watched(spark: SparkSession) -> Iterator[Callable[[str], None]]:
-    """Tells of the work while it lasts, unless nobody looks."""
+    """Show the work while it lasts, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""Rates, sizes of networks, spans of time and parts of a whole, as people write them."""
+"""Parses rates, network bandwidths, durations and percentages, as people write them."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def seconds(text: str, *, flag: str) -> int:
     return total
 
 
-def part(text: str, *, flag: str) -> Fraction:
+def fraction(text: str, *, flag: str) -> Fraction:
     """`30%`: above 0, at most the whole."""
     match = re.fullmatch(rf"{_NUMBER} ?%", text.strip())
-    found = Fraction(0) if match is None else Fraction(match[1]) / 100
-    if not 0 < found <= 1:
-        raise BadSetting(f"{flag}: {text!r} is no part of the network; write it as 30%")
-    return found
+    share = Fraction(0) if match is None else Fraction(match[1]) / 100
+    if not 0 < share <= 1:
+        raise BadSetting(f"{flag}: {text!r} is no fraction of the network; write it as 30%")
+    return share
 
 
 def milliseconds(text: str, *, flag: str) -> int:

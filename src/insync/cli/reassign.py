@@ -1,6 +1,7 @@
-"""`insync reassign`: kafka-reassign-partitions' flags, JSON and lines, and what it lacks.
+"""`insync reassign`: kafka-reassign-partitions' flags, JSON and lines, and more flags.
 
-On our brokers and on Apache Kafka's. What it does is in `insync.moves`; here are flags and words.
+It works with Insync's brokers and with Apache Kafka's. `insync.moves` does the work; here are the
+flags and the output.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import typer
 from insync.cli import quantities
 from insync.cli.admin import BootstrapServer, CommandConfig, ask
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
-from insync.cli.reassign_do import Asked, Told, execute, status
+from insync.cli.reassign_do import CommandResult, ReassignOptions, execute, status
 from insync.cli.reassign_end import cancel, sweep, verify
 from insync.cli.reassign_plan import generate, plan
 from insync.client.admin import Admin
@@ -32,9 +33,9 @@ NO_THROTTLE: Final = "-1"
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """What one of the actions needs and may have."""
+    """The flags that an action needs, and those that it may have."""
 
-    do: Callable[[Admin, Asked], Awaitable[Told]]
+    run: Callable[[Admin, ReassignOptions], Awaitable[CommandResult]]
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
 
@@ -85,35 +86,43 @@ def reassign(
     ] = False,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="What this plan moves, how long, how safely."),
+        typer.Option(
+            "--plan",
+            metavar="FILE",
+            help="Say how much a plan moves, how long it takes, and which throttle is safe.",
+        ),
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Start a plan.")] = False,
     watch: Annotated[
         bool | None,
         typer.Option(
             "--watch/--no-watch",
-            help="Follow moves to their end and take the throttle away (default on a terminal).",
+            help="Follow moves to their end and remove the throttle.",
+            show_default="--watch on a terminal",
         ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="How a plan stands; ends its throttle when done.")
+        bool,
+        typer.Option(
+            "--verify", help="Show how far a plan is; remove its throttle when it is done."
+        ),
     ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a plan's moves.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Show moves under way.")] = False,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Take away throttles that were left behind.")
+        bool, typer.Option("--sweep", help="Remove throttles that were left behind.")
     ] = False,
     reassignment_json_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The plan.")
+        Path | None, typer.Option(metavar="FILE", help="The plan, in Kafka's JSON.")
     ] = None,
     topics_to_move_json_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The topics to balance.")
+        Path | None, typer.Option(metavar="FILE", help="The topics to balance, in Kafka's JSON.")
     ] = None,
     broker_list: Annotated[
         str | None, typer.Option(metavar="ID,ID,...", help="The brokers to balance over.")
     ] = None,
     disable_rack_aware: Annotated[
-        bool, typer.Option("--disable-rack-aware", help="Pay no attention to racks.")
+        bool, typer.Option("--disable-rack-aware", help="Ignore racks.")
     ] = False,
     throttle: Annotated[
         str | None,
@@ -121,15 +130,17 @@ def reassign(
             "--throttle",
             "--replication-quota",
             metavar="B/s",
-            help="The most that moving replicas may take on any broker, as 10000000 or 10MB.",
+            help="Throttle in bytes per second on each broker, for example 10MB.",
+            show_default="unlimited",
         ),
     ] = None,
     replica_alter_log_dirs_throttle: Annotated[
-        str | None, typer.Option(metavar="B/s", help="Refused: nothing moves between directories.")
+        str | None,
+        typer.Option(metavar="B/s", help="Refused: replicas do not move between directories."),
     ] = None,
     additional: Annotated[
         bool,
-        typer.Option("--additional", help="Beside moves under way, or to change their throttle."),
+        typer.Option("--additional", help="Add to moves under way, or change their throttle."),
     ] = False,
     preserve_throttles: Annotated[
         bool, typer.Option("--preserve-throttles", help="Leave throttles set.")
@@ -138,31 +149,50 @@ def reassign(
         str | None,
         typer.Option(
             metavar="MS",
-            help="How long the cluster may take to start, and --watch waits for a broker that is "
-            "down (without a terminal: as long as --stuck-after).",
+            help="Time for the cluster to start the moves; with --watch, time to wait for a "
+            "broker that is down.",
+            show_default="10000; --watch: no limit on a terminal, else --stuck-after",
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Execute outside the safe range; sweep all throttles.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Execute outside the safe range; with --sweep, remove all throttles.",
+        ),
     ] = False,
     finish_in: Annotated[
-        str | None, typer.Option(metavar="30m", help="Give the throttle that is done by then.")
+        str | None,
+        typer.Option(
+            metavar="30m", help="Compute the throttle with which the moves end in this time."
+        ),
     ] = None,
     network: Annotated[
-        str | None, typer.Option(metavar="1Gbit", help="The network of one broker.")
+        str | None, typer.Option(metavar="1Gbit", help="Network bandwidth of one broker.")
     ] = None,
     max_impact: Annotated[
-        str | None, typer.Option(metavar="30%", help="How much of the network moves may take.")
+        str | None,
+        typer.Option(metavar="30%", help="Compute the throttle as this fraction of --network."),
     ] = None,
     measure_for: Annotated[
-        str | None, typer.Option(metavar="10s", help="How long to measure what comes in.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time to measure the bytes that clients write.",
+            show_default="10s",
+        ),
     ] = None,
     stuck_after: Annotated[
-        str | None, typer.Option(metavar="30s", help="Say so when the lag stops falling so long.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Report moves as stuck after this time without a lower lag.",
+            show_default="30s",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> Answer:
-    """Move replicas under a throttle that never stays behind (kafka-reassign-partitions' flags)."""
+    """Move replicas, throttled until they have moved, with kafka-reassign-partitions' flags."""
     chosen = {
         "--generate": generate,
         "--plan": plan is not None,
@@ -190,67 +220,73 @@ def reassign(
         "--measure-for": measure_for is not None,
         "--stuck-after": stuck_after is not None,
     }
-    action = _chosen(chosen, flags)
+    action = _check_action(chosen, flags)
     if replica_alter_log_dirs_throttle not in (None, NO_THROTTLE):
         raise BadSetting(
             "--replica-alter-log-dirs-throttle: insync moves replicas between brokers, not between "
             "directories of one; leave it out"
         )
     if max_impact is not None and network is None:
-        raise WrongUsage("--max-impact is a part of the network; give --network too")
+        raise WrongUsage("--max-impact is a fraction of the network; give --network too")
     timeout_ms = None if timeout is None else quantities.milliseconds(timeout, flag="--timeout")
     stuck_after_s = (
         STUCK_AFTER_S
         if stuck_after is None
         else quantities.seconds(stuck_after, flag="--stuck-after")
     )
-    is_seen = sys.stdout.isatty() and not as_json
-    asked = Asked(
+    is_on_terminal = sys.stdout.isatty() and not as_json
+    options = ReassignOptions(
         bootstrap=bootstrap_server,
-        plan=_plan(plan or reassignment_json_file),
-        topics=_topics(topics_to_move_json_file),
-        brokers=_brokers(broker_list),
+        plan=_read_plan(plan or reassignment_json_file),
+        topics=_read_topics(topics_to_move_json_file),
+        brokers=_parse_brokers(broker_list),
         is_rack_aware=not disable_rack_aware,
-        throttle_bytes_per_s=_throttle(throttle),
+        throttle_bytes_per_s=_parse_throttle(throttle),
         is_additional=additional,
         preserves_throttles=preserve_throttles,
         timeout_ms=timeout_ms or TIMEOUT_MS,
         force=force,
         starts=execute,
-        watches=is_seen if watch is None else watch,
+        watches=is_on_terminal if watch is None else watch,
         finish_in_s=None
         if finish_in is None
         else quantities.seconds(finish_in, flag="--finish-in"),
         network_bytes_per_s=None
         if network is None
         else quantities.network(network, flag="--network"),
-        max_impact=None if max_impact is None else quantities.part(max_impact, flag="--max-impact"),
+        max_impact=None
+        if max_impact is None
+        else quantities.fraction(max_impact, flag="--max-impact"),
         measure_s=10
         if measure_for is None
         else quantities.seconds(measure_for, flag="--measure-for"),
         stuck_after_s=stuck_after_s,
-        gives_up_after_ms=gives_up_after_ms(timeout_ms, stuck_after_s, is_seen=is_seen),
+        gives_up_after_ms=gives_up_after_ms(
+            timeout_ms, stuck_after_s, is_on_terminal=is_on_terminal
+        ),
         state_directory=state_directory(os.environ),
         as_json=as_json,
     )
-    told = ask(bootstrap_server, command_config, lambda admin: action.do(admin, asked))
-    return Answer(data=told.data, view=told.text, as_json=as_json, exit_code=told.exit_code)
+    result = ask(bootstrap_server, command_config, lambda admin: action.run(admin, options))
+    return Answer(data=result.data, view=result.text, as_json=as_json, exit_code=result.exit_code)
 
 
-def gives_up_after_ms(timeout_ms: int | None, stuck_after_s: int, *, is_seen: bool) -> int | None:
-    """How long a broker that is down is waited for: a person who looks on decides that."""
+def gives_up_after_ms(
+    timeout_ms: int | None, stuck_after_s: int, *, is_on_terminal: bool
+) -> int | None:
+    """How long to wait for a broker that is down; on a terminal the operator decides."""
     if timeout_ms is not None:
         return timeout_ms
-    return None if is_seen else stuck_after_s * 1_000
+    return None if is_on_terminal else stuck_after_s * 1_000
 
 
-def _chosen(chosen: Mapping[str, bool], flags: Mapping[str, bool]) -> _Action:
-    """The one action, with flags that go with it."""
-    given = [flag for flag, is_given in chosen.items() if is_given]
-    if not given and flags["--watch"]:
+def _check_action(chosen: Mapping[str, bool], flags: Mapping[str, bool]) -> _Action:
+    """The one action; its flags are checked."""
+    actions = [flag for flag, is_given in chosen.items() if is_given]
+    if not actions and flags["--watch"]:
         name, action = "--watch", WATCH_ALONE
-    elif len(given) == 1:
-        name, action = given[0], ACTIONS[given[0]]
+    elif len(actions) == 1:
+        name, action = actions[0], ACTIONS[actions[0]]
     else:
         raise WrongUsage(f"give exactly one of {', '.join(ACTIONS)}, --watch")
     missing = [flag for flag in action.needs if not flags[flag]]
@@ -263,49 +299,49 @@ def _chosen(chosen: Mapping[str, bool], flags: Mapping[str, bool]) -> _Action:
     return action
 
 
-def _plan(path: Path | None) -> Plan:
+def _read_plan(path: Path | None) -> Plan:
     if path is None:
         return {}
     try:
         text = read_text(path)
-        found = parse_plan(text)
+        plan = parse_plan(text)
         if names_directories(text):
-            sys.stderr.write("insync: log_dirs do not count: each broker chooses its own\n")
-        return found
+            sys.stderr.write("insync: log_dirs are ignored: each broker has one directory\n")
+        return plan
     except BadPlan as refusal:
-        raise _of_file(path, refusal) from None
+        raise _name_file(path, refusal) from None
 
 
-def _topics(path: Path | None) -> list[str]:
+def _read_topics(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
         return parse_topics(read_text(path))
     except BadPlan as refusal:
-        raise _of_file(path, refusal) from None
+        raise _name_file(path, refusal) from None
 
 
-def _of_file(path: Path, refusal: BadPlan) -> BadPlan:
+def _name_file(path: Path, refusal: BadPlan) -> BadPlan:
     text = str(refusal)
     return BadPlan(text if str(path) in text else f"{path}: {text}")
 
 
-def _brokers(text: str | None) -> list[int]:
+def _parse_brokers(text: str | None) -> list[int]:
     if text is None:
         return []
-    found = []
+    brokers = []
     for each in text.split(","):
         is_number = each.strip().isascii() and each.strip().isdecimal() and len(each.strip()) <= 10  # noqa: PLR2004
         if not is_number or int(each) >= 2**31:
             raise BadSetting(f"--broker-list: {each.strip()!r} is no broker id")
-        found.append(int(each))
-    twice = sorted(each for each in set(found) if found.count(each) > 1)
+        brokers.append(int(each))
+    twice = sorted(each for each in set(brokers) if brokers.count(each) > 1)
     if twice:
         raise BadSetting(f"--broker-list: broker {twice[0]} is listed more than once")
-    return found
+    return brokers
 
 
-def _throttle(text: str | None) -> int | None:
-    if text is None or text == NO_THROTTLE:  # Kafka's way to say none
+def _parse_throttle(text: str | None) -> int | None:
+    if text is None or text == NO_THROTTLE:  # as in Kafka's tool
         return None
     return quantities.rate(text, flag="--throttle")

@@ -1,4 +1,4 @@
-"""Executing and watching, as `insync reassign` tells of it."""
+"""`insync reassign`: start a plan, watch it, list what moves."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from insync.cli import move_view, reassign_lines
+from insync.cli.answer import INTERRUPTED
 from insync.client import reassignments
 from insync.client.admin import Admin
 from insync.moves import cluster as clusters
@@ -19,19 +20,19 @@ from insync.moves import execute as moves
 from insync.moves import measure, planning
 from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow
-from insync.moves.execute import Prepared, Standing
+from insync.moves.execute import MoveStatus, PreparedPlan
 from insync.moves.journal import JournalFile
 from insync.moves.plan_file import Plan, plan_json
-from insync.moves.progress import Look
-from insync.moves.throttle import Ended
+from insync.moves.progress import MoveProgress
+from insync.moves.throttle import ThrottleRemoval
 from insync.moves.watch import WaitsForBroker, watch_moves
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.move_plan import moves as moving_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A command line that means something."""
+class ReassignOptions:
+    """The command line, after its flags were checked."""
 
     bootstrap: str
     plan: Plan
@@ -59,16 +60,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """For scripts and for people."""
+class CommandResult:
+    """What a command prints: the data with --json, else the text."""
 
     data: Any
     text: str
     exit_code: int = 0
 
 
-async def status(admin: Admin, _: Asked) -> Told:
-    active = (await clusters.look(admin)).active
+async def status(admin: Admin, _: ReassignOptions) -> CommandResult:
+    active = (await clusters.read_cluster(admin)).active
     data = [
         {
             "topic": topic,
@@ -79,97 +80,103 @@ async def status(admin: Admin, _: Asked) -> Told:
         }
         for topic, number in sorted(active)
     ]
-    return Told(data=data, text=reassign_lines.under_way(active))
+    return CommandResult(data=data, text=reassign_lines.under_way(active))
 
 
-async def execute(admin: Admin, asked: Asked) -> Told:
-    """Start the plan, unless we only watch, and see it through if so asked."""
-    cluster = await clusters.look(admin)
-    if not asked.starts:
-        return await _watch_only(admin, asked, cluster)
-    prepared = moves.prepare(cluster, asked.plan, is_additional=asked.is_additional)
+async def execute(admin: Admin, options: ReassignOptions) -> CommandResult:
+    """Start the plan, unless --watch is given alone; with --watch follow it to its end."""
+    cluster = await clusters.read_cluster(admin)
+    if not options.starts:
+        return await _watch_only(admin, options, cluster)
+    prepared = moves.prepare(cluster, options.plan, is_additional=options.is_additional)
     has_lease = await reassignments.offers_leases(admin)
-    if asked.throttle_bytes_per_s is not None and not asked.force:
+    if options.throttle_bytes_per_s is not None and not options.force:
         if not has_lease:
             moves.check_rates_can_be_set(cluster, prepared)
-        await _check_safe(admin, asked, cluster, prepared, asked.throttle_bytes_per_s)
-    file = asked.journal(cluster)
+        await _check_safe(admin, options, cluster, prepared, options.throttle_bytes_per_s)
+    file = options.journal(cluster)
     await moves.start(
         admin,
         file,
         prepared,
-        throttle_bytes_per_s=asked.throttle_bytes_per_s,
-        is_additional=asked.is_additional,
-        timeout_ms=asked.timeout_ms,
+        throttle_bytes_per_s=options.throttle_bytes_per_s,
+        is_additional=options.is_additional,
+        timeout_ms=options.timeout_ms,
     )
     data = {
-        "started": [reassign_lines.name(partition) for partition in sorted(asked.plan)],
+        "started": [reassign_lines.name(partition) for partition in sorted(options.plan)],
         "current": plan_json(prepared.before),
-        "throttle_bytes_per_s": asked.throttle_bytes_per_s,
+        "throttle_bytes_per_s": options.throttle_bytes_per_s,
         "throttle_ends_by_itself": has_lease,
     }
-    text = _started_text(asked, prepared, has_lease=has_lease)
-    if not asked.watches:
-        return Told(data=data, text=text)
-    if not asked.as_json:
+    text = _started_text(options, prepared, has_lease=has_lease)
+    if not options.watches:
+        return CommandResult(data=data, text=text)
+    if not options.as_json:
         sys.stdout.write(text)
         sys.stdout.flush()
-    seen = await _watch(admin, asked, prepared.moving, frozenset(asked.plan))
-    return Told(data={**data, **seen.data}, text=seen.text, exit_code=seen.exit_code)
+    watched = await _watch(admin, options, prepared.moving, frozenset(options.plan))
+    return CommandResult(
+        data={**data, **watched.data}, text=watched.text, exit_code=watched.exit_code
+    )
 
 
 async def _check_safe(
-    admin: Admin, asked: Asked, cluster: ClusterNow, prepared: Prepared, quota_bytes_per_s: int
+    admin: Admin,
+    options: ReassignOptions,
+    cluster: ClusterNow,
+    prepared: PreparedPlan,
+    quota_bytes_per_s: int,
 ) -> None:
-    """Worth some seconds: a throttle below what comes in never ends, and is found out late."""
-    if not asked.as_json:
-        sys.stderr.write(f"insync: measuring what comes in for {asked.measure_s} s\n")
-    measured = await measure.measure(admin, cluster, for_s=asked.measure_s, clock_ms=monotonic_ms)
-    seen = planning.outlook(
-        cluster, prepared.moving, measured, network_bytes_per_s=asked.network_bytes_per_s
+    """A move throttled below the rate of writes never ends; measure before it starts."""
+    if not options.as_json:
+        sys.stderr.write(f"insync: measuring for {options.measure_s} s how much clients write\n")
+    measured = await measure.measure(admin, cluster, for_s=options.measure_s, clock_ms=monotonic_ms)
+    estimate = planning.estimate_plan(
+        cluster, prepared.moving, measured, network_bytes_per_s=options.network_bytes_per_s
     )
-    planning.check_safe(seen, quota_bytes_per_s)
+    planning.check_safe(estimate, quota_bytes_per_s)
 
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _started_text(asked: Asked, prepared: Prepared, *, has_lease: bool) -> str:
-    is_throttled = asked.throttle_bytes_per_s is not None and bool(prepared.moving)
-    must_verify = is_throttled and not asked.watches and not has_lease
+def _started_text(options: ReassignOptions, prepared: PreparedPlan, *, has_lease: bool) -> str:
+    is_throttled = options.throttle_bytes_per_s is not None and bool(prepared.moving)
+    must_verify = is_throttled and not options.watches and not has_lease
     warning = reassign_lines.VERIFY_WARNING if must_verify else ""
     return (
         reassign_lines.current(prepared.before)
         + warning
         + reassign_lines.started(
-            asked.plan,
-            throttle_bytes_per_s=asked.throttle_bytes_per_s if prepared.moving else None,
+            options.plan,
+            throttle_bytes_per_s=options.throttle_bytes_per_s if prepared.moving else None,
         )
     )
 
 
-async def _watch_only(admin: Admin, asked: Asked, cluster: ClusterNow) -> Told:
-    """What is under way, whoever started it."""
+async def _watch_only(admin: Admin, options: ReassignOptions, cluster: ClusterNow) -> CommandResult:
+    """Watch every move under way, also those that other tools started."""
     moving = moving_by(cluster.assignments(), {}, known=cluster.alive)
-    if asked.plan:
-        moving = {partition: moving[partition] for partition in moving if partition in asked.plan}
-    return await _watch(admin, asked, moving, frozenset(asked.plan or cluster.active))
+    if options.plan:
+        moving = {partition: moving[partition] for partition in moving if partition in options.plan}
+    return await _watch(admin, options, moving, frozenset(options.plan or cluster.active))
 
 
 async def _watch(
     admin: Admin,
-    asked: Asked,
+    options: ReassignOptions,
     moving: Mapping[TopicPartition, Move],
     partitions: frozenset[TopicPartition],
-) -> Told:
-    last: Look | None = None
-    with move_view.screen(as_json=asked.as_json) as screen:
+) -> CommandResult:
+    last: MoveProgress | None = None
+    with move_view.progress_display(as_json=options.as_json) as display:
 
-        def show(look: Look) -> None:
+        def show(progress: MoveProgress) -> None:
             nonlocal last
-            last = look
-            screen.show(look)
+            last = progress
+            display.show(progress)
 
         try:
             cluster = await watch_moves(
@@ -177,16 +184,17 @@ async def _watch(
                 moving,
                 partitions,
                 is_reached=lambda now: all(
-                    each is Standing.COMPLETED for each in moves.standing(now, asked.plan).values()
+                    each is MoveStatus.COMPLETED
+                    for each in moves.move_statuses(now, options.plan).values()
                 ),
                 show=show,
-                complain=screen.complain,
+                warn=display.warn,
                 clock_ms=monotonic_ms,
-                patience_ms=asked.stuck_after_s * 1_000,
-                gives_up_after_ms=asked.gives_up_after_ms,
+                stuck_after_ms=options.stuck_after_s * 1_000,
+                gives_up_after_ms=options.gives_up_after_ms,
             )
         except WaitsForBroker as waits:
-            return Told(
+            return CommandResult(
                 data={
                     "interrupted": False,
                     "last_look": None if last is None else move_view.data(last),
@@ -195,35 +203,37 @@ async def _watch(
                 text=f"Given up: {waits}\n",
                 exit_code=1,
             )
-        except asyncio.CancelledError:  # which is what Ctrl-C comes as
-            return Told(
+        except asyncio.CancelledError:  # that is Ctrl-C
+            return CommandResult(
                 data={"interrupted": True},
                 text="The moves go on. Follow them with --watch; --verify or --sweep ends what "
                 "throttle is left when they are done.\n",
-                exit_code=1,
+                exit_code=INTERRUPTED,
             )
-    ended = await end_throttle(admin, asked, cluster)
-    found = moves.standing(cluster, asked.plan)
-    is_well = ended.is_whole and all(each is Standing.COMPLETED for each in found.values())
+    ended = await end_throttle(admin, options, cluster)
+    statuses = moves.move_statuses(cluster, options.plan)
+    is_well = ended.is_complete and all(each is MoveStatus.COMPLETED for each in statuses.values())
     data = {
         "interrupted": False,
         "last_look": None if last is None else move_view.data(last),
-        "standing": {reassign_lines.name(key): each.value for key, each in found.items()},
+        "standing": {reassign_lines.name(key): each.value for key, each in statuses.items()},
         **ended_data(ended),
     }
-    text = reassign_lines.status(found, cluster, asked.plan) if found else ""
+    text = reassign_lines.status(statuses, cluster, options.plan) if statuses else ""
     text += reassign_lines.cleared(ended) + problems_text(ended)
-    return Told(data=data, text=text, exit_code=0 if is_well else 1)
+    return CommandResult(data=data, text=text, exit_code=0 if is_well else 1)
 
 
-async def end_throttle(admin: Admin, asked: Asked, cluster: ClusterNow) -> Ended:
-    """What our journal says; where there is none, the cluster or somebody else sees to it."""
-    file = asked.journal(cluster)
+async def end_throttle(
+    admin: Admin, options: ReassignOptions, cluster: ClusterNow
+) -> ThrottleRemoval:
+    """End the throttle that our journal notes; without a journal the cluster ends it."""
+    file = options.journal(cluster)
     async with file.locked_when_free():
         return await throttles.end(admin, file, active=cluster.active)
 
 
-def ended_data(ended: Ended) -> dict[str, Any]:
+def ended_data(ended: ThrottleRemoval) -> dict[str, Any]:
     return {
         "throttle_cleared": {"brokers": list(ended.brokers), "topics": list(ended.topics)},
         "throttle_kept_for": [reassign_lines.name(each) for each in ended.kept_for],
@@ -231,5 +241,5 @@ def ended_data(ended: Ended) -> dict[str, Any]:
     }
 
 
-def problems_text(ended: Ended) -> str:
+def problems_text(ended: ThrottleRemoval) -> str:
     return "".join(f"{each}; run --sweep when it answers\n" for each in ended.problems)

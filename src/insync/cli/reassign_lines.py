@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from insync.client.admin import Move
 from insync.moves.cluster import ClusterNow
-from insync.moves.execute import Standing
+from insync.moves.execute import MoveStatus
 from insync.moves.plan_file import Plan, plan_json
-from insync.moves.throttle import ALL_BROKERS, Ended
+from insync.moves.throttle import ALL_BROKERS, ThrottleRemoval
 from insync.rules.move_plan import TopicPartition
 from insync.rules.values import BrokerId
 
@@ -66,14 +66,14 @@ def started(plan: Plan, *, throttle_bytes_per_s: int | None) -> str:
     return _text(lines)
 
 
-def status(found: Mapping[TopicPartition, Standing], cluster: ClusterNow, plan: Plan) -> str:
+def status(statuses: Mapping[TopicPartition, MoveStatus], cluster: ClusterNow, plan: Plan) -> str:
     lines = ["Status of partition reassignment:"]
-    for partition, standing in found.items():
-        if standing is Standing.COMPLETED:
+    for partition, standing in statuses.items():
+        if standing is MoveStatus.COMPLETED:
             lines.append(f"Reassignment of partition {name(partition)} is completed.")
-        elif standing is Standing.IN_PROGRESS:
+        elif standing is MoveStatus.IN_PROGRESS:
             lines.append(f"Reassignment of partition {name(partition)} is still in progress.")
-        elif standing is Standing.GONE:  # where Kafka shows an empty replica set
+        elif standing is MoveStatus.GONE:  # where Kafka shows an empty replica set
             lines.append(
                 f"Partition {name(partition)} does not exist any more; take it out of the plan."
             )
@@ -87,13 +87,13 @@ def status(found: Mapping[TopicPartition, Standing], cluster: ClusterNow, plan: 
 
 
 def cancelled(partitions: Iterable[TopicPartition]) -> str:
-    found = names(partitions)
-    if not found:
+    listed = names(partitions)
+    if not listed:
         return "None of the specified partition reassignments are active.\n"
-    return f"Successfully cancelled partition reassignments for: {found}\n"
+    return f"Successfully cancelled partition reassignments for: {listed}\n"
 
 
-def cleared(ended: Ended) -> str:
+def cleared(ended: ThrottleRemoval) -> str:
     lines = []
     brokers = [each for each in ended.brokers if each != ALL_BROKERS]
     if brokers:

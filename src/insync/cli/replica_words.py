@@ -1,17 +1,20 @@
-"""A follower's standing in words that an operator understands, and its numbers as text."""
+"""Why a follower is in sync or not, and its numbers, as text for operators."""
 
 from __future__ import annotations
 
 from insync.client.replica_lag import FollowerRow
-from insync.wire.describe_replicas import Bar
+from insync.moves.progress import size_text
+from insync.wire.describe_replicas import Obstacles, OfflineSeen
 
 SECOND_MS = 1_000
 TENTHS_BELOW_MS = 100 * SECOND_MS
-KIB = 1_024
 
 
 def why(row: FollowerRow) -> str:
-    """Why it is in sync, or is not, and where it is going."""
+    """Why it is in sync or not, and whether it catches up."""
+    if row.offline is not None:
+        state = offline_text(row.offline)
+        return state if row.problem is None else f"{row.problem}; {state}"
     if row.problem is not None:
         return row.problem
     if row.is_changing:
@@ -21,23 +24,31 @@ def why(row: FollowerRow) -> str:
     return _in(row) if row.in_sync else _out(row)
 
 
+def offline_text(seen: OfflineSeen) -> str:
+    """What is wrong with a replica that cannot lead."""
+    if not seen.is_damaged:
+        return f"its log failed: {seen.reason}"
+    lost = max(0, seen.high_watermark - seen.end)
+    return f"its log is damaged: {seen.reason}; {lost:,} committed records are not in it"
+
+
 def _in(row: FollowerRow) -> str:
     if row.is_held:
-        assert row.oldest_read_ms is not None, "something holds it"
+        assert row.oldest_read_ms is not None, "a pending read holds it"
         return f"held in by a pending read, for {duration(row.oldest_read_ms)} now"
     if not row.has_fetched:
         return f"has not fetched for {_silence(row)}: not once under this leader"
     if row.is_silent:
-        return f"{'level, but ' if row.is_level else ''}stopped fetching for {_silence(row)}"
-    return "level" if row.is_level else _movement(row)
+        return f"{'level, but ' if row.is_caught_up else ''}stopped fetching for {_silence(row)}"
+    return "level" if row.is_caught_up else _movement(row)
 
 
 def _out(row: FollowerRow) -> str:
-    if Bar.STALE_INCARNATION in row.obstacles and row.has_fetched:
-        return "not the registered incarnation: what it fetched was in a former life"
+    if Obstacles.STALE_INCARNATION in row.obstacles and row.has_fetched:
+        return "not the registered incarnation: it has not fetched since its restart"
     if not row.has_fetched:
         return "has not fetched under this leader"
-    if row.is_silent and not row.is_throttled:  # under a throttle it asks as its quota lets it
+    if row.is_silent and not row.is_throttled:  # a throttled follower fetches as its quota allows
         return f"stopped fetching for {_silence(row)}"
     if row.messages:
         return f"{'throttled: ' if row.is_throttled else ''}{_movement(row)}"
@@ -48,10 +59,10 @@ def _out(row: FollowerRow) -> str:
 
 
 STANDING_BARS = (
-    (Bar.BELOW_EPOCH_START, "below the epoch's start"),
-    (Bar.BELOW_WATERMARK, "below the watermark"),
-    (Bar.LAGGING, "level only now: its next fetch counts"),
-    (Bar.CHANGE_PENDING, "waits for another change of the ISR"),
+    (Obstacles.BELOW_EPOCH_START, "below the epoch's start"),
+    (Obstacles.BELOW_WATERMARK, "below the watermark"),
+    (Obstacles.LAGGING, "level only now: its next fetch counts"),
+    (Obstacles.CHANGE_PENDING, "waits for another change of the ISR"),
 )
 
 
@@ -61,9 +72,9 @@ def _movement(row: FollowerRow) -> str:
     else:
         behind = "behind" if row.lag_ms is None else f"{lag(row)} behind"
         text = f"{behind} and falling back" if row.falls_back else behind
-    if Bar.BELOW_EPOCH_START in row.obstacles:
+    if Obstacles.BELOW_EPOCH_START in row.obstacles:
         return f"{text}; below the epoch's start"
-    if Bar.BELOW_WATERMARK in row.obstacles:
+    if Obstacles.BELOW_WATERMARK in row.obstacles:
         return f"{text}; below the watermark"
     return text
 
@@ -73,7 +84,7 @@ def _silence(row: FollowerRow) -> str:
 
 
 def lag(row: FollowerRow) -> str:
-    """`~` is an estimate, `>` the least it can be."""
+    """`~` marks an estimate, `>` a lower bound."""
     if row.lag_ms is None:
         return "?"
     sign = ">" if row.lag_is_at_least else "~" if row.lag_is_estimated and row.lag_ms else ""
@@ -91,13 +102,4 @@ def duration(length_ms: int) -> str:
 
 
 def size(count: int | None) -> str:
-    if count is None:
-        return "?"
-    if count < KIB:
-        return f"{count} B"
-    value = float(count)
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= KIB
-        if value < KIB:
-            return f"{value:.1f} {unit}"
-    return f"{value / KIB:.1f} TiB"
+    return "?" if count is None else size_text(count)

@@ -10,28 +10,28 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from insync.cli.admin import BootstrapServer, CommandConfig, ask
-from insync.cli.answer import Answer, JsonFlag, WrongUsage
+from insync.cli.answer import INTERRUPTED, Answer, JsonFlag, WrongUsage
+from insync.cli.console import make_console
 from insync.cli.replica_words import duration, lag, size, why
 from insync.client.admin import Admin, Topic
 from insync.client.admin_connections import Patience
 from insync.client.replica_lag import FollowerRow, ReplicaLag, Report
 from insync.rules.refusals import Refusal
-from insync.wire.describe_replicas import Bar
+from insync.wire.describe_replicas import Obstacles
 
-IN_A_HURRY = Patience(request_ms=2_000, operation_ms=10_000)  # a stopped broker is passed by
-LOOKS = 3  # two movements of everybody who is behind
-LOOK_EVERY_S = 1.0
-WIDTH_WITHOUT_TERMINAL = 160
+SHORT_PATIENCE = Patience(request_ms=2_000, operation_ms=10_000)  # a paused broker is skipped
+MEASUREMENTS = 3  # two differences for every follower that is behind
+MEASURE_EVERY_S = 1.0
 
 
 class NoSuchTopic(Refusal):
-    """Nothing of this name is there."""
+    """No topic has this name."""
 
 
 def register(on: typer.Typer) -> None:
@@ -42,8 +42,10 @@ def replicas(
     bootstrap_server: BootstrapServer,
     command_config: CommandConfig = None,
     *,
-    topic: Annotated[str | None, typer.Option(help="This topic only.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look every second until Ctrl-C.")] = False,
+    topic: Annotated[str | None, typer.Option(metavar="NAME", help="Only this topic.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> Answer:
     """Show how far every follower is behind, whether it is in sync, and why."""
@@ -51,10 +53,16 @@ def replicas(
         raise WrongUsage("--watch does not go with --json")
     if watch:
         return ask(
-            bootstrap_server, command_config, lambda admin: _watch(admin, topic), usual=IN_A_HURRY
+            bootstrap_server,
+            command_config,
+            lambda admin: _watch(admin, topic),
+            default=SHORT_PATIENCE,
         )
     report = ask(
-        bootstrap_server, command_config, lambda admin: _look(admin, topic), usual=IN_A_HURRY
+        bootstrap_server,
+        command_config,
+        lambda admin: _read_followers(admin, topic),
+        default=SHORT_PATIENCE,
     )
     return Answer(
         data=report_data(report), view=view(report), as_json=as_json, exit_code=_code(report)
@@ -62,7 +70,7 @@ def replicas(
 
 
 def _code(report: Report) -> int:
-    """Partial results are worth showing and are no success."""
+    """A report that is not complete is shown, and is no success."""
     is_whole = not report.problems and all(row.problem is None for row in report.rows)
     return 0 if is_whole else 1
 
@@ -71,59 +79,59 @@ def _lag_of(admin: Admin, topic: str | None) -> ReplicaLag:
     return ReplicaLag(
         admin.connections,
         clock_ms=lambda: time.monotonic_ns() // 1_000_000,
-        is_wanted=lambda name: topic is None or name == topic,
+        is_included=lambda name: topic is None or name == topic,
     )
 
 
 async def _topics(admin: Admin, topic: str | None) -> Sequence[Topic]:
-    found = await admin.topics()
-    if topic is not None and all(each.name != topic for each in found):
+    topics = await admin.topics()
+    if topic is not None and all(each.name != topic for each in topics):
         raise NoSuchTopic(f"topic {topic!r} does not exist")
-    return found
+    return topics
 
 
-async def _look(
+async def _read_followers(
     admin: Admin,
     topic: str | None,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Report:
-    """Once, and again as long as it takes to see which way those go who are behind."""
+    """Once; and again where followers are behind, to see whether they catch up."""
     replica_lag = _lag_of(admin, topic)
-    report = await replica_lag.look(await _topics(admin, topic))
-    for _ in range(LOOKS - 1):
+    report = await replica_lag.measure(await _topics(admin, topic))
+    for _ in range(MEASUREMENTS - 1):
         if not any(row.problem is not None or row.messages for row in report.rows):
             break
-        await pause(LOOK_EVERY_S)
-        report = await replica_lag.look(await _topics(admin, topic))
+        await pause(MEASURE_EVERY_S)
+        report = await replica_lag.measure(await _topics(admin, topic))
     return report
 
 
 async def _watch(admin: Admin, topic: str | None) -> Answer:
     replica_lag = _lag_of(admin, topic)
-    report = await replica_lag.look(await _topics(admin, topic))  # refused here: nothing to watch
-    with _screen() as show, suppress(asyncio.CancelledError):  # which is what Ctrl-C comes as
+    report = await replica_lag.measure(await _topics(admin, topic))
+    with _screen() as show, suppress(asyncio.CancelledError):  # that is Ctrl-C
         while True:
             show(view(report))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(MEASURE_EVERY_S)
             try:
-                report = await replica_lag.look(await _topics(admin, topic))
+                report = await replica_lag.measure(await _topics(admin, topic))
             except Refusal as refusal:
-                report = replace(report, problems=(f"what is shown is old: {refusal}",))
-    return Answer(data=None, view="", as_json=False)
+                report = replace(report, problems=(f"not updated: {refusal}",))
+    return Answer(data=None, view="", as_json=False, exit_code=INTERRUPTED)
 
 
 @contextmanager
 def _screen() -> Iterator[Callable[[RenderableType], None]]:
     """Redrawn in place on a terminal; elsewhere one table after the other."""
-    console = Console()
+    console = make_console()
     if not console.is_terminal:
-        yield Console(width=WIDTH_WITHOUT_TERMINAL).print
+        yield console.print
         return
     with Live(console=console, auto_refresh=False) as live:
         yield lambda shown: live.update(shown, refresh=True)
 
 
-# What is told.
+# The report as data and as a table.
 
 
 def report_data(report: Report) -> dict[str, Any]:
@@ -152,9 +160,17 @@ def _row_data(row: FollowerRow) -> dict[str, Any]:
         "silent_ms": row.silent_ms,
         "pending_reads": row.pending_reads,
         "held_by_pending_read": row.is_held,
-        "obstacles": [bar.name.lower() for bar in Bar if bar in row.obstacles and bar.name],
+        "obstacles": [bar.name.lower() for bar in Obstacles if bar in row.obstacles and bar.name],
         "leaves_in_ms": row.leaves_in_ms,
         "problem": row.problem,
+        "offline": None
+        if row.offline is None
+        else {
+            "damaged": row.offline.is_damaged,
+            "reason": row.offline.reason,
+            "log_end_offset": row.offline.end,
+            "high_watermark": row.offline.high_watermark,
+        },
         "why": why(row),
     }
 
@@ -194,5 +210,5 @@ def _cells(row: FollowerRow) -> list[Text | str]:
 
 def _summary(report: Report) -> str:
     inside = sum(row.in_sync for row in report.rows)
-    told = "as the leaders know it" if report.is_exact else "measured from outside, ~ estimated"
-    return f"{len(report.rows)} followers, {inside} in sync; {told}"
+    source = "as the leaders know it" if report.is_exact else "measured from outside, ~ estimated"
+    return f"{len(report.rows)} followers, {inside} in sync; {source}"

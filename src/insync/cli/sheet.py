@@ -1,4 +1,4 @@
-"""Rows of a table on a terminal of any width: what is there is whole, and what is not is named."""
+"""A table on a terminal of any width: no cell is cut, and columns left out are named."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class Column:
 
     @property
     def least(self) -> int:
-        """Below this it would rather not be there."""
+        """In less width the column is left out."""
         is_prose = any(" " in cell for cell in self.cells)
         return min(self.widest, PROSE_WIDTH_MIN if is_prose else NAME_WIDTH_MAX)
 
 
-class Sheet:
-    """Columns in the order of their weight: those for which there is no room go, and are named."""
+class ResultTable:
+    """Columns in the order of importance: those that do not fit are left out, and named."""
 
     def __init__(
-        self, title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], words: str
+        self, title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], caption: str
     ) -> None:
-        self._title, self._words, self._count = title, words, len(rows)
+        self._title, self._caption, self._count = title, caption, len(rows)
         every = [_column(name, [row[name] for row in rows]) for name in columns]
         self._columns = [column for column in every if any(column.cells)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = list(_fitting(self._columns, options.max_width))
+        shown = list(_fit(self._columns, options.max_width))
         yield line(self._title, "bold")
         if shown:
             yield self._table(shown, options.max_width)
         names = [column.heading for column in self._columns if column not in shown]
-        lacking = f"; no room for {', '.join(names)}" if names else ""
-        yield Text(f"{self._words}{lacking}", style="dim italic")
+        omitted = f"; no room for {', '.join(names)}" if names else ""
+        yield Text(f"{self._caption}{omitted}", style="dim italic")
 
     def _table(self, columns: Sequence[Column], width: int) -> Table:
         spare = width - sum(column.least + GAP for column in columns) + GAP
@@ -72,12 +72,12 @@ class Sheet:
         return table
 
 
-def line(words: str, style: str = "") -> Text:
-    """Text as it is: brackets are no markup. A terminal folds it, and a pipe does not."""
-    return Text(words, style=style, no_wrap=True, overflow="ignore")
+def line(text: str, style: str = "") -> Text:
+    """Plain text: brackets are no markup. A terminal folds it, a pipe does not."""
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
-def _fitting(columns: Sequence[Column], width: int) -> Iterator[Column]:
+def _fit(columns: Sequence[Column], width: int) -> Iterator[Column]:
     room = width + GAP
     for column in columns:
         if column.least + GAP <= room or column is columns[0]:
@@ -100,7 +100,7 @@ def _time(at_ms: int) -> str:
 
 
 def _text(value: object) -> str:
-    """What is not, or not known, is empty: a column in which nothing is needs no room."""
+    """None and False are empty: a column with nothing in it is left out."""
     match value:
         case None | False:
             return ""

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from insync.telemetry.collection import Collection
 
 READ_BYTES = 4 << 20
-READ_WITHIN_S = 30.0  # one read, retries included
-LEARNS_WITHIN_LOOKS, LOOK_AGAIN_S = 50, 0.1
+READ_WITHIN_S = 30.0  # one read, with its retries
+READ_ATTEMPTS_MAX, RETRY_S = 50, 0.1
 LINES_MAX = 20  # about corrupt blocks, on stderr
 
-app = typer.Typer(help="What leaders saw and decided.")
+app = typer.Typer(help="Telemetry that the brokers recorded.")
 
 
 def register(on: typer.Typer) -> None:
@@ -35,18 +35,23 @@ def register(on: typer.Typer) -> None:
 
 
 class ExportFailed(Refusal):
-    """Telemetry that cannot be read, or not written where it was asked for."""
+    """Telemetry that cannot be read, or not be written to --out."""
 
 
 @app.callback()
 def group() -> None:
-    """What leaders saw and decided."""
+    """Telemetry that the brokers recorded."""
 
 
 @app.command()
 def export(
     bootstrap_server: BootstrapServer,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A folder per table in it.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="The folder to write to; one folder per table in it."
+        ),
+    ],
     command_config: CommandConfig = None,
     *,
     as_json: JsonFlag = False,
@@ -58,20 +63,22 @@ def export(
     network = client_of(command_config).network
     summary = Summary()
     for number in partitions:
-        _say(f"reading partition {number + 1} of {len(partitions)}: {summary.blocks} blocks so far")
+        _show_progress(
+            f"reading partition {number + 1} of {len(partitions)}: {summary.blocks} blocks so far"
+        )
         collection = asyncio.run(_collect(network, bootstrap_server, number))
         summary.add(number, collection)
         _write(out, number, collection)
-    _say("")
+    _show_progress("")
     for number, offset, why in summary.corrupt[:LINES_MAX]:
         sys.stderr.write(f"insync: {TELEMETRY_TOPIC}-{number} offset {offset}: {why}; skipped\n")
-    # As of replicas that nobody told of: what there is is written, and it is not all.
+    # As with `insync replicas`: a result that is not complete is written, and is no success.
     code = 1 if summary.corrupt_count else 0
     return Answer(data=summary.data(out), view=summary.text(out), as_json=as_json, exit_code=code)
 
 
 class Summary:
-    """Of all partitions together."""
+    """Counts of all partitions together."""
 
     def __init__(self) -> None:
         self.blocks = self.repeated = self.corrupt_count = 0
@@ -86,8 +93,8 @@ class Summary:
         self.corrupt += [(number, offset, why) for offset, why in collection.reports]
         for name, blocks in collection.tables.items():
             self.rows[name] += sum(block.num_rows for block in blocks)
-        for life, drops in collection.drops.items():
-            self._drops[life] = self._drops.get(life, Counter()) | drops
+        for run, drops in collection.drops.items():
+            self._drops[run] = self._drops.get(run, Counter()) | drops
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -132,16 +139,16 @@ async def _partitions(admin: Admin) -> list[int]:
             f"the cluster has no {TELEMETRY_TOPIC}: its brokers are not Insync's, have "
             "telemetry.enable=false, or have led nothing yet"
         )
-    return sorted(part.number for part in topics[TELEMETRY_TOPIC].partitions)
+    return sorted(partition.number for partition in topics[TELEMETRY_TOPIC].partitions)
 
 
 def _prepare(out: Path) -> None:
-    """Nothing is written over: an earlier export stays what it was."""
+    """Refuses to overwrite an earlier export."""
     try:
         for name in TABLES:
             folder = out / name
             if folder.is_dir() and any(folder.iterdir()):
-                raise ExportFailed(f"{folder} is not empty; choose another folder")
+                raise ExportFailed(f"{folder} is not empty; choose another --out")
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportFailed(f"cannot use {out}: {error.strerror}") from None
@@ -154,12 +161,12 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
     client = PartitionClient(network, parse_bootstrap(bootstrap), TELEMETRY_TOPIC, number)
     try:
         async with asyncio.timeout(READ_WITHIN_S):
-            offset, end = await client.bounds()  # as far as it is when we come
+            offset, end = await client.bounds()  # what is written later is left out
         while offset < end:
             async with asyncio.timeout(READ_WITHIN_S):
-                offset = await _take_some(client, number, offset, end, collection)
+                offset = await _read_batches(client, number, offset, end, collection)
     except (TimeoutError, Refused) as error:
-        why = f"nobody answers for it within {READ_WITHIN_S:.0f} s"
+        why = f"no broker answers for it within {READ_WITHIN_S:.0f} s"
         text = why if isinstance(error, TimeoutError) else str(error)
         raise ExportFailed(f"cannot read {TELEMETRY_TOPIC}-{number}: {text}") from None
     finally:
@@ -167,29 +174,29 @@ async def _collect(network: Network, bootstrap: str, number: int) -> Collection:
     return collection
 
 
-async def _take_some(
+async def _read_batches(
     client: PartitionClient, number: int, offset: int, end: int, collection: Collection
 ) -> int:
-    """Returns where to go on."""
+    """Returns the offset to continue at."""
     ends = 0
-    for _ in range(LEARNS_WITHIN_LOOKS):
-        part = await client.read_batches(offset, max_bytes=READ_BYTES, from_start=True)
-        begins = max(offset, part.log_start)  # older ones may be gone
-        after = collection.take(part.records or b"", offset=begins)
+    for _ in range(READ_ATTEMPTS_MAX):
+        batches = await client.read_batches(offset, max_bytes=READ_BYTES, from_start=True)
+        begins = max(offset, batches.log_start)  # retention may have removed older ones
+        after = collection.take(batches.records or b"", offset=begins)
         if after > offset:
             return after
-        ends = part.high_watermark
+        ends = batches.high_watermark
         if ends >= end:
             raise ExportFailed(f"{TELEMETRY_TOPIC}-{number} has no batch at offset {offset}")
-        await asyncio.sleep(LOOK_AGAIN_S)  # a new leader has to learn what is committed
+        await asyncio.sleep(RETRY_S)  # a new leader does not know yet what is committed
     raise ExportFailed(
         f"{TELEMETRY_TOPIC}-{number} ends at {ends}, before {end} where it ended when this "
-        "began: it was made anew, or its leader lost what others had"
+        "began: the topic was created again, or its leader lost committed records"
     )
 
 
 def _write(out: Path, number: int, collection: Collection) -> None:
-    """One file per table and partition of the topic: a hash of the partition told of chose it."""
+    """One file per table and partition of the telemetry topic."""
     from insync.telemetry.tables import write_parquet  # noqa: PLC0415 - takes pyarrow
 
     try:
@@ -199,8 +206,8 @@ def _write(out: Path, number: int, collection: Collection) -> None:
         raise ExportFailed(f"cannot write to {out}: {error.strerror or error}") from None
 
 
-def _say(text: str) -> None:
-    """Progress, for somebody who watches."""
+def _show_progress(text: str) -> None:
+    """Progress, on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()

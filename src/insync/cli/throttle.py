@@ -1,4 +1,4 @@
-"""`insync throttle`: hold a bootstrapping broker back until it has caught up."""
+"""`insync throttle`: throttle a broker that rebuilds its replicas until it has caught up."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import typer
 
 from insync.cli import move_view, quantities, reassign_lines, reassign_plan
 from insync.cli.admin import BootstrapServer, CommandConfig, ask
-from insync.cli.answer import Answer, JsonFlag, WrongUsage
-from insync.cli.reassign_do import Told, ended_data, monotonic_ms, problems_text
+from insync.cli.answer import INTERRUPTED, Answer, JsonFlag, WrongUsage
+from insync.cli.reassign_do import CommandResult, ended_data, monotonic_ms, problems_text
 from insync.client.admin import Admin
 from insync.moves import bootstrap as bootstrapping
 from insync.moves import cluster as clusters
 from insync.moves import measure, planning
-from insync.moves.bootstrap import Outcome, Watching
+from insync.moves.bootstrap import Outcome, WatchOptions
 from insync.moves.cluster import ClusterNow
 from insync.moves.journal import JournalFile, state_directory
 from insync.moves.measure import CannotMeasure
-from insync.moves.planning import Outlook
+from insync.moves.planning import PlanEstimate
 from insync.moves.progress import rate_text, size_text
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
@@ -42,32 +42,48 @@ def throttle(
     bootstrap_server: BootstrapServer,
     command_config: CommandConfig = None,
     *,
-    broker: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="The broker's id.")],
+    broker: Annotated[
+        int,
+        typer.Option(
+            metavar="ID", min=0, max=2**31 - 1, help="Id of the broker that rebuilds its replicas."
+        ),
+    ],
     bootstrap: Annotated[
-        bool, typer.Option("--bootstrap", help="Until all its replicas are in sync.")
+        bool,
+        typer.Option("--bootstrap", help="Keep the throttle until all its replicas are in sync."),
     ] = False,
     throttle: Annotated[
         str,
         typer.Option(
-            "--throttle", "--replication-quota", metavar="B/s", help="The most it may take."
+            "--throttle",
+            "--replication-quota",
+            metavar="B/s",
+            help="Throttle in bytes per second, for example 10MB.",
         ),
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="Also when more than that comes in.")
+        bool, typer.Option("--force", help="Set the throttle even if clients write faster than it.")
     ] = False,
     measure_for: Annotated[
-        str, typer.Option(metavar="10s", help="How long to measure what comes in.")
+        str, typer.Option(metavar="TIME", help="Time to measure the bytes that clients write.")
     ] = "10s",
     stuck_after: Annotated[
-        str, typer.Option(metavar="30s", help="Say so when the lag stops falling so long.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Report the broker as stuck after this time without a lower lag."
+        ),
     ] = "30s",
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="MS", help="Give up when the broker is down so long; else wait."),
+        typer.Option(
+            metavar="MS",
+            help="Give up when the broker has been down for this time.",
+            show_default="no limit",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> Answer:
-    """Throttle a broker that fills itself anew, watch it, and take the throttle away again."""
+    """Throttle a broker that rebuilds its replicas, watch it, and remove the throttle again."""
     if not bootstrap:
         raise WrongUsage("give --bootstrap: a throttle lasts until the broker has caught up")
     bytes_per_s = quantities.rate(throttle, flag="--throttle")
@@ -75,35 +91,45 @@ def throttle(
     patience_ms = 1_000 * quantities.seconds(stuck_after, flag="--stuck-after")
     timeout_ms = None if timeout is None else quantities.milliseconds(timeout, flag="--timeout")
 
-    async def run(admin: Admin) -> Told:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _this_task().cancel)
-        cluster = await clusters.look(admin)
+    is_terminated = False
+
+    def terminate(task: asyncio.Task[object]) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        task.cancel()
+
+    async def run(admin: Admin) -> CommandResult:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, terminate, _this_task())
+        cluster = await clusters.read_cluster(admin)
         number = BrokerId(broker)
         if not force and not as_json:
-            sys.stderr.write(f"insync: measuring what comes in for {measure_s} s\n")
-        estimated = await _estimated(
+            sys.stderr.write(f"insync: measuring for {measure_s} s how much clients write\n")
+        estimated = await _estimate_checked(
             admin, cluster, number, bytes_per_s, measure_s=None if force else measure_s
         )
         if not as_json:
             sys.stdout.write(estimated.text)
             sys.stdout.flush()
-        with move_view.screen(as_json=as_json) as screen:
+        with move_view.progress_display(as_json=as_json) as display:
             outcome, ended = await bootstrapping.bootstrap(
                 admin,
                 JournalFile(state_directory(os.environ), cluster.cluster_id),
                 cluster,
                 number,
                 bytes_per_s=bytes_per_s,
-                watching=Watching(
-                    show=screen.show,
-                    complain=screen.complain,
+                watching=WatchOptions(
+                    show=display.show,
+                    warn=display.warn,
                     clock_ms=monotonic_ms,
-                    patience_ms=patience_ms,
+                    stuck_after_ms=patience_ms,
                     gives_up_after_ms=timeout_ms,
                 ),
             )
         has_caught_up = outcome is Outcome.CAUGHT_UP
-        return Told(
+        is_interrupted = outcome is Outcome.STOPPED and not is_terminated
+        failed = INTERRUPTED if is_interrupted else 1
+        return CommandResult(
             data={
                 "broker": broker,
                 "estimate": estimated.data,
@@ -113,54 +139,54 @@ def throttle(
             text=f"Broker {broker} {WORDS[outcome]}.\n"
             + reassign_lines.cleared(ended)
             + problems_text(ended),
-            exit_code=0 if has_caught_up and not ended.problems else 1,
+            exit_code=0 if has_caught_up and not ended.problems else failed,
         )
 
     try:
-        told = ask(bootstrap_server, command_config, run)
+        result = ask(bootstrap_server, command_config, run)
     except asyncio.CancelledError:
         raise Refusal("stopped before the throttle was set") from None
-    return Answer(data=told.data, view=told.text, as_json=as_json, exit_code=told.exit_code)
+    return Answer(data=result.data, view=result.text, as_json=as_json, exit_code=result.exit_code)
 
 
-async def _estimated(
+async def _estimate_checked(
     admin: Admin,
     cluster: ClusterNow,
     broker: BrokerId,
     bytes_per_s: int,
     *,
     measure_s: int | None,
-) -> Told:
-    """Refused when it would never end; with nothing to measure for, it is only estimated."""
+) -> CommandResult:
+    """Refused when it would never end; without `measure_s` (--force) only estimated."""
     copies = bootstrapping.copies_of(cluster, broker)
     if measure_s is None:
         try:
             measured = await measure.sizes_only(admin, cluster)
         except CannotMeasure:
-            return Told(data=None, text="")
+            return CommandResult(data=None, text="")
     else:
         measured = await measure.measure(admin, cluster, for_s=measure_s, clock_ms=monotonic_ms)
-    seen = bootstrapping.outlook_of(cluster, copies, broker, measured)
+    rebuild = bootstrapping.estimate_rebuild(cluster, copies, broker, measured)
     if measure_s is not None:
-        planning.check_safe(seen, bytes_per_s)
-    return estimate(seen, broker, bytes_per_s, is_without_inbound=measure_s is None)
+        planning.check_safe(rebuild, bytes_per_s)
+    return estimate(rebuild, broker, bytes_per_s, is_without_inbound=measure_s is None)
 
 
 def estimate(
-    seen: Outlook, broker: BrokerId, bytes_per_s: int, *, is_without_inbound: bool
-) -> Told:
-    """How much there is to copy, and how long that takes."""
-    time_ms = seen.time_ms(bytes_per_s)
+    rebuild: PlanEstimate, broker: BrokerId, bytes_per_s: int, *, is_without_inbound: bool
+) -> CommandResult:
+    """How many bytes to copy, and how long that takes."""
+    time_ms = rebuild.time_ms(bytes_per_s)
     beside = "what comes in not counted" if is_without_inbound else "less what comes in"
-    return Told(
+    return CommandResult(
         data={
             "throttle_bytes_per_s": bytes_per_s,
-            "bytes_to_copy": seen.bytes_to_move,
-            "brokers": reassign_plan.loads_data(seen),
+            "bytes_to_copy": rebuild.bytes_to_move,
+            "brokers": reassign_plan.loads_data(rebuild),
             "time_ms": time_ms,
         },
-        text=f"{reassign_plan.loads_table(seen, [bytes_per_s])}"
-        f"Broker {broker} lacks {size_text(seen.bytes_to_move)}: at {rate_text(bytes_per_s)}, "
+        text=f"{reassign_plan.loads_table(rebuild, [bytes_per_s])}"
+        f"Broker {broker} lacks {size_text(rebuild.bytes_to_move)}: at {rate_text(bytes_per_s)}, "
         f"{beside}, this takes {reassign_plan.time_text(time_ms)}\n",
     )
 

@@ -25,7 +25,7 @@ def topic_id(topic: Topic) -> str | None:
 
 
 def topic_row(topic: Topic, settings: Mapping[str, ConfigValue] | None) -> Row:
-    """`configs` is None where the brokers do not tell, else whatever is not a mere default."""
+    """`configs` has what is not a default; None where the brokers do not offer it."""
     return {
         "topic": topic.name,
         "topic_id": topic_id(topic),
@@ -64,7 +64,7 @@ def text(rows: Sequence[Row], *, with_topics: bool) -> str:
     for row in rows:
         if with_topics:
             lines.append(_topic_line(row))
-        lines += [_partition_line(row["topic"], part) for part in row["partitions"]]
+        lines += [_partition_line(row["topic"], each) for each in row["partitions"]]
     return "".join(f"{line}\n" for line in lines)
 
 

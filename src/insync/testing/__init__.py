@@ -1,1 +1,1 @@
-"""A real cluster for tests, with faults on demand: processes, disks, links and clocks."""
+"""A real cluster for tests, with faults on demand in processes, disks, links and clocks."""

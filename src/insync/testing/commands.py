@@ -1,4 +1,4 @@
-"""What a broker with faults can be told, as one line of JSON each.
+"""Commands of a broker with faults, as one line of JSON each.
 
 {"do": "slow-reads", "delay_ms": 500, "topic": "orders", "partition": 0}
 """
@@ -22,7 +22,7 @@ ERRORS: Final = ("EIO", "ENOSPC")
 
 
 class BadCommand(Refusal):
-    """A line that is no command."""
+    """A line that is not a command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,35 +106,35 @@ def encode(command: Command) -> bytes:
 
 
 def parse(line: bytes) -> Command:
-    """The command in a line; refused with the reason, in one line."""
+    """The command in a line; raises BadCommand with the reason."""
     try:
-        given = json.loads(line)
+        values = json.loads(line)
     except (ValueError, RecursionError):
         raise BadCommand("not a line of JSON") from None
-    if not isinstance(given, dict):
+    if not isinstance(values, dict):
         raise BadCommand('a command is an object: {"do": ...}')
-    name = given.pop("do", None)
+    name = values.pop("do", None)
     if not isinstance(name, str) or name not in NAMES:
         raise BadCommand(f'"do" is one of {", ".join(NAMES)}')
     kind = NAMES[name]
     types = get_type_hints(kind)
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in types:
             raise BadCommand(f"{name} has no {key[:40]!r}; it has {', '.join(types) or 'nothing'}")
         _check(key, value, types[key])
     try:
-        command = kind(**given)
+        command = kind(**values)
     except TypeError:
-        missing = [each.name for each in fields(kind) if each.name not in given]
+        missing = [each.name for each in fields(kind) if each.name not in values]
         raise BadCommand(f"{name} lacks one of {', '.join(missing)}") from None
-    if given.get("partition") is not None and given.get("topic") is None:
-        raise BadCommand("a partition is one of a topic; name it")
+    if values.get("partition") is not None and values.get("topic") is None:
+        raise BadCommand("a partition needs a topic; name it too")
     return command
 
 
 def _check(key: str, value: Any, annotation: Any) -> None:
     kinds = get_args(annotation) or (annotation,)
-    if type(value) not in kinds:  # bool is an int, but not here
+    if type(value) not in kinds:  # bool is a subclass of int, but no number here
         names = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
         raise BadCommand(f"{key} must be {names}")
     if key == "error" and value not in ERRORS:

@@ -1,6 +1,6 @@
-"""The control socket: a line of JSON in, a line of JSON out, in threads of its own.
+"""The control socket: a line of JSON in, a line of JSON out, in its own threads.
 
-The broker's loop may be stuck in the very fault that a command is to end, so it takes no part.
+The broker's event loop may be blocked by the fault that a command should end, so it is not used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_S: Final = 0.05
 
 
 class CommandRefused(Refusal):
-    """A broker that could not be told, or would not do it."""
+    """The broker did not get the command, or refused it."""
 
 
 class ControlSocket:
@@ -41,24 +41,24 @@ class ControlSocket:
             timeout = IDLE_S
 
             def handle(self) -> None:
-                while (line := self.rfile.readline(LINE_BYTES_MAX + 1)) and self._answer(line):
+                while (line := self.rfile.readline(LINE_BYTES_MAX + 1)) and self._respond(line):
                     pass
 
-            def _answer(self, line: bytes) -> bool:
-                """False: what follows cannot be told from the rest of this line."""
-                is_whole = len(line) <= LINE_BYTES_MAX
-                answer: dict[str, object] = {"ok": True}
+            def _respond(self, line: bytes) -> bool:
+                """False: the line is too long, and what follows is its rest."""
+                is_complete = len(line) <= LINE_BYTES_MAX
+                response: dict[str, object] = {"ok": True}
                 try:
-                    if not is_whole:
+                    if not is_complete:
                         raise BadCommand(f"a line has at most {LINE_BYTES_MAX} bytes")
                     perform(parse(line))
                 except Refusal as refusal:
-                    answer = {"error": str(refusal)}
-                self.wfile.write(json.dumps(answer).encode() + b"\n")
-                return is_whole
+                    response = {"error": str(refusal)}
+                self.wfile.write(json.dumps(response).encode() + b"\n")
+                return is_complete
 
         (self._folder / SOCKET_NAME).unlink(missing_ok=True)  # of a process that was killed
-        with _short(self._folder) as path:
+        with _short_path(self._folder) as path:
             self._server = _Server(path, Handler)
         (self._folder / SOCKET_NAME).chmod(0o600)
         self._thread = Thread(
@@ -77,12 +77,12 @@ class _Server(ThreadingUnixStreamServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A caller that went away or fell asleep: nobody is left to be told."""
+        """The caller disconnected or timed out, so there is nothing to report."""
 
 
 @contextmanager
-def _short(folder: Path) -> Iterator[str]:
-    """A name of the socket that fits: the kernel takes 107 bytes, and test folders are deep."""
+def _short_path(folder: Path) -> Iterator[str]:
+    """A short path of the socket: the kernel allows 107 bytes, and folders of tests are deep."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
@@ -90,19 +90,19 @@ def _short(folder: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def tell(folder: Path, command: Command, *, within_s: float) -> None:
-    """Have the broker that keeps its files in `folder` perform a command."""
+def send_command(folder: Path, command: Command, *, within_s: float) -> None:
+    """Send a command to the broker whose files are in `folder`; returns when it is performed."""
     try:
-        with _short(folder) as path, socket.socket(socket.AF_UNIX) as connection:
+        with _short_path(folder) as path, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(within_s)
             connection.connect(path)
             connection.sendall(encode(command))
-            with connection.makefile("rb") as answers:
-                line = answers.readline(2 * LINE_BYTES_MAX)
+            with connection.makefile("rb") as responses:
+                line = responses.readline(2 * LINE_BYTES_MAX)
     except TimeoutError:
-        raise CommandRefused(f"no answer within {within_s} s; a paused broker gives none") from None
+        raise CommandRefused(f"no response within {within_s} s; is the broker paused?") from None
     except OSError as error:
-        raise CommandRefused(f"no broker with faults runs there: {error.strerror}") from None
-    answer = json.loads(line) if line else {"error": "the broker ended"}
-    if "error" in answer:
-        raise CommandRefused(answer["error"])
+        raise CommandRefused(f"no broker with faults runs in {folder}: {error.strerror}") from None
+    response = json.loads(line) if line else {"error": "the broker ended"}
+    if "error" in response:
+        raise CommandRefused(response["error"])

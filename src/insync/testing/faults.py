@@ -1,4 +1,4 @@
-"""A broker's world with everything in it that can go wrong on command."""
+"""The world of a broker with faults, which commands start and end."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from insync.node.node import World
+from insync.node.world import World
 from insync.testing import commands, faulty_disk
 from insync.testing.commands import Command
 from insync.testing.control import CommandRefused
-from insync.testing.faulty_disk import DiskFaults, FailedReads, FailedWrites, FaultyDisk, Place
+from insync.testing.faulty_disk import DiskFaults, FailedReads, FailedWrites, FaultScope, FaultyDisk
 from insync.testing.faulty_network import CLIENTS, Cut, FaultyNetwork
 
-LOOP_ANSWERS_WITHIN_S: Final = 5.0
+LOOP_RESPONDS_WITHIN_S: Final = 5.0
 
 
 class FaultyWorld:
-    """Made in the event loop of the broker that lives in it; told what to do from any thread."""
+    """Created in the event loop of its broker; `perform` may be called from any thread."""
 
     def __init__(self, real: World) -> None:
         self._loop = asyncio.get_running_loop()
@@ -34,7 +34,7 @@ class FaultyWorld:
         )
 
     def perform(self, command: Command) -> None:
-        """Returns when it is so."""
+        """Returns when the fault has started or ended."""
         match command:
             case commands.CutBroker() as cut:
                 self._in_loop(
@@ -54,7 +54,7 @@ class FaultyWorld:
             case commands.ShiftWallClock(by_ms=by_ms):
                 self._wall_clock_shift_ms = by_ms
             case commands.Heal():
-                self.heal_disk()  # first: the loop may be waiting for it
+                self.heal_disk()  # first: it may block the event loop
                 self._wall_clock_shift_ms = 0
                 self._in_loop(self._network.mend)
             case _ as disk_fault:
@@ -64,28 +64,32 @@ class FaultyWorld:
         self._disk_faults.heal()
 
     def _in_loop(self, act: Callable[[], None]) -> None:
-        async def acted() -> None:
+        async def act_in_loop() -> None:
             act()
 
         try:
-            asyncio.run_coroutine_threadsafe(acted(), self._loop).result(LOOP_ANSWERS_WITHIN_S)
+            asyncio.run_coroutine_threadsafe(act_in_loop(), self._loop).result(
+                LOOP_RESPONDS_WITHIN_S
+            )
         except TimeoutError:
-            raise CommandRefused("the broker's loop does nothing; is a read stuck in it?") from None
+            raise CommandRefused(
+                "the broker's event loop is blocked; by a slow read? heal it first"
+            ) from None
 
 
 def _disk_fault(
     command: commands.SlowReads | commands.FailReads | commands.FailWrites,
 ) -> faulty_disk.ReadFault | FailedWrites:
-    place = Place(topic=command.topic, partition=command.partition)
+    scope = FaultScope(topic=command.topic, partition=command.partition)
     match command:
         case commands.SlowReads():
-            return faulty_disk.SlowReads(delay_ms=command.delay_ms, place=place)
+            return faulty_disk.SlowReads(delay_ms=command.delay_ms, scope=scope)
         case commands.FailReads():
-            return FailedReads(errno=getattr(errno, command.error), place=place)
+            return FailedReads(errno=getattr(errno, command.error), scope=scope)
         case commands.FailWrites():
             return FailedWrites(
                 errno=getattr(errno, command.error),
                 after_bytes=command.after_bytes,
                 is_broken=command.error == "EIO",
-                place=place,
+                scope=scope,
             )

@@ -1,7 +1,7 @@
 """A disk that delays and fails on demand, over any other disk.
 
-Faults are read by whichever thread meets them and set by another: a set of them is never changed,
-only replaced. While none is set, a file is one call away from the file below it.
+One thread sets faults, and others read them: a tuple of them is never changed, only replaced.
+While none is set, a call costs only one more call.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from insync.storage.errors import DiskError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The files a fault is about: all, one topic's, or one partition's."""
+class FaultScope:
+    """The files that a fault concerns: all, one topic's, or one partition's."""
 
     topic: str | None = None
     partition: int | None = None
 
-    def holds(self, path: str) -> bool:
+    def includes(self, path: str) -> bool:
         if self.topic is None:
             return True
         number = r"\d+" if self.partition is None else str(self.partition)
         return re.search(rf"/{re.escape(self.topic)}-{number}(/[^/]*)?$", path) is not None
 
 
-EVERYWHERE = Place()
+ALL_FILES = FaultScope()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowReads:
-    """Each read begins so much later; at once when the fault is taken away."""
+    """Each read is delayed; waiting reads continue at once when the fault ends."""
 
     delay_ms: int
-    place: Place = EVERYWHERE
+    scope: FaultScope = ALL_FILES
     is_over: Event = field(default_factory=Event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedReads:
     errno: int
-    place: Place = EVERYWHERE
+    scope: FaultScope = ALL_FILES
 
 
 class FailedWrites:
-    """So many more bytes are taken, and then no more.
+    """Writes fail after so many more bytes.
 
-    A full disk can still be made emptier, and takes what is small enough. A broken one takes no
-    change of any kind from the first write it refused on.
+    On a full disk files can still be removed, and writes that fit succeed. A broken one refuses
+    every change from the first write that it refused.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class FailedWrites:
         errno: int,
         after_bytes: int = 0,
         is_broken: bool = False,
-        place: Place = EVERYWHERE,
+        scope: FaultScope = ALL_FILES,
     ) -> None:
         self.errno = errno
         self.is_broken = is_broken
-        self.place = place
+        self.scope = scope
         self._room_bytes = after_bytes
         self._lock = Lock()
 
@@ -72,8 +72,8 @@ class FailedWrites:
     def room_bytes(self) -> int:
         return self._room_bytes
 
-    def take_room(self, size: int) -> bool:
-        """Whether these bytes still go in. They do whole or not at all."""
+    def reserve_bytes(self, size: int) -> bool:
+        """Whether these bytes still fit. A write succeeds whole or not at all."""
         with self._lock:
             if size > self._room_bytes:
                 if self.is_broken:
@@ -87,7 +87,7 @@ ReadFault = SlowReads | FailedReads
 
 
 class DiskFaults:
-    """What is wrong with a disk at the moment."""
+    """The current faults of a disk."""
 
     def __init__(self) -> None:
         self.reads: tuple[ReadFault, ...] = ()
@@ -100,19 +100,19 @@ class DiskFaults:
             self.reads = (*self.reads, fault)
 
     def heal(self) -> None:
-        """All is well; reads under way end at once."""
+        """End all faults; delayed reads continue at once."""
         reads, self.reads, self.writes = self.reads, (), ()
         for fault in reads:
             if isinstance(fault, SlowReads):
                 fault.is_over.set()
 
     def would_block(self, path: str) -> bool:
-        return any(isinstance(each, SlowReads) and each.place.holds(path) for each in self.reads)
+        return any(isinstance(each, SlowReads) and each.scope.includes(path) for each in self.reads)
 
     def before_read(self, path: str) -> None:
-        """Take the time a read takes here, or fail as it does."""
+        """Delay or fail as the faults say."""
         for fault in self.reads:
-            if not fault.place.holds(path):
+            if not fault.scope.includes(path):
                 continue
             if isinstance(fault, SlowReads):
                 fault.is_over.wait(fault.delay_ms / 1_000)
@@ -121,13 +121,13 @@ class DiskFaults:
 
     def before_write(self, path: str, size: int) -> None:
         for fault in self.writes:
-            if fault.place.holds(path) and not fault.take_room(size):
+            if fault.scope.includes(path) and not fault.reserve_bytes(size):
                 raise DiskError(fault.errno, path)
 
     def before_change(self, path: str) -> None:
-        """Of a change that needs no room."""
+        """For a change that needs no space."""
         for fault in self.writes:
-            if fault.is_broken and fault.room_bytes == 0 and fault.place.holds(path):
+            if fault.is_broken and fault.room_bytes == 0 and fault.scope.includes(path):
                 raise DiskError(fault.errno, path)
 
 
@@ -204,6 +204,9 @@ class FaultyDisk:
     def list(self, path: str) -> list[str]:
         return self._disk.list(path)
 
+    def is_link(self, path: str) -> bool:
+        return self._disk.is_link(path)
+
     def remove(self, path: str) -> None:
         self._change(path, self._disk.remove)
 
@@ -222,8 +225,8 @@ class FaultyDisk:
         change(path)
 
     def free_bytes(self, path: str) -> int:
-        rooms = [each.room_bytes for each in self._faults.writes if each.place.holds(path)]
-        return min(self._disk.free_bytes(path), *rooms) if rooms else self._disk.free_bytes(path)
+        free = [each.room_bytes for each in self._faults.writes if each.scope.includes(path)]
+        return min(self._disk.free_bytes(path), *free) if free else self._disk.free_bytes(path)
 
     def lock(self, path: str) -> DiskLock | None:
         return self._disk.lock(path)

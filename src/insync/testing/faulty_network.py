@@ -1,11 +1,11 @@
-"""A network whose links can be cut: what is sent does not arrive, and nobody is told.
+"""A network whose links can be cut: what is sent does not arrive, and no connection is closed.
 
 As with TCP, a cut loses no byte of a connection that outlives it: what was sent meanwhile arrives
-when the link is mended. An end that gave up meanwhile is found gone then. A connect takes a
-network that lets bytes through both ways; until then it waits.
+when the link is mended. If one end closed meanwhile, the other learns it then. A connect needs both
+directions, and waits until they work.
 
-A link's bytes are stopped at both of its brokers, so none is under way once both have been told.
-A broker that calls says who it is in its first request; whoever begins with another is a client.
+Both brokers stop a link's bytes, so none is in flight once both have cut it. A connecting broker
+identifies itself in its first request; a caller that begins with another request is a client.
 All of this runs in the event loop.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from weakref import WeakSet
 
 from insync.client.connection import ClientConnection
-from insync.node.node import Listener, NodeNetwork
+from insync.node.world import Listener, NodeNetwork
 from insync.rules.refusals import Refusal
 from insync.wire.apis import Api
 from insync.wire.headers import read_request_header
@@ -28,21 +28,21 @@ from insync.wire.primitives import INT16, INT32
 Buffer = bytes | bytearray | memoryview
 
 CLIENTS: Final = -1
-"""Whoever calls and is no broker."""
+"""Peers that are not brokers."""
 
 UNSENT_BYTES_MAX: Final = 1 << 20
-"""What a cut link holds before its sender is asked to pause, as a full socket would."""
+"""What a cut link holds before its sender has to pause, as with a full socket."""
 
 HELLO_BYTES_MAX: Final = 1 << 10
-"""A larger first request is no BrokerHello."""
+"""A larger first request is not a BrokerHello."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Which bytes between this broker and another, or its clients, do not arrive."""
+    """The directions in which bytes between this broker and a peer, or clients, do not arrive."""
 
     peer: int  # a broker, or CLIENTS
-    port: int | None = None  # where the peer serves; clients serve nowhere
+    port: int | None = None  # the peer's listener; clients have none
     sends: bool = True
     receives: bool = True
 
@@ -51,15 +51,17 @@ class FaultyNetwork:
     def __init__(self, network: NodeNetwork) -> None:
         self._network = network
         self._cuts: dict[int, Cut] = {}
-        self._links: WeakSet[Link] = WeakSet()  # a protocol lets go of its link when it is lost
-        self._unheard: set[Link] = set()
+        self._links: WeakSet[Link] = (
+            WeakSet()
+        )  # a protocol drops its link when the connection is lost
+        self._closed_silently: set[Link] = set()
         self._mended = asyncio.Event()
         self._is_ending = False
 
     # Faults
 
     def cut(self, cut: Cut) -> None:
-        """Adds to what is cut already towards the same peer."""
+        """Adds to earlier cuts of the same peer."""
         before = self._cuts.get(cut.peer)
         if before is not None:
             cut = Cut(
@@ -72,7 +74,7 @@ class FaultyNetwork:
         self._apply()
 
     def mend(self, peer: int | None = None) -> None:
-        """The links to one peer; to all if none is named."""
+        """Mend the links to one peer, or to all if none is named."""
         for each in [peer] if peer is not None else list(self._cuts):
             self._cuts.pop(each, None)
         mended, self._mended = self._mended, asyncio.Event()
@@ -94,7 +96,7 @@ class FaultyNetwork:
                 return cut
         return None
 
-    # What a node does with it
+    # The network of a node
 
     async def connect(self, host: str, port: int, protocol: ClientConnection) -> asyncio.Transport:
         while self._cut_of(peer=None, port=port) is not None:
@@ -114,21 +116,21 @@ class FaultyNetwork:
         self._links.add(link)
         self.apply_to(link)
 
-    def closed_unheard(self, link: Link) -> None:
-        """This end is gone, and the other will hear of it when the link is mended."""
-        self._unheard.add(link)
+    def closed_silently(self, link: Link) -> None:
+        """This end is closed, and the other will learn it when the link is mended."""
+        self._closed_silently.add(link)
 
-    def heard(self, link: Link) -> None:
-        self._unheard.discard(link)
+    def peer_notified(self, link: Link) -> None:
+        self._closed_silently.discard(link)
 
     @property
     def is_ending(self) -> bool:
         return self._is_ending
 
     def end(self) -> None:
-        """The process is about to go: what it closes need not be held any longer."""
+        """The process is about to end: close connections that were closed silently."""
         self._is_ending = True
-        for link in list(self._unheard):
+        for link in list(self._closed_silently):
             link.abort()
 
 
@@ -146,7 +148,7 @@ class _FaultyListener:
 
 
 class Link(asyncio.Transport):
-    """One connection, as this broker's end of it has it."""
+    """This broker's end of one connection."""
 
     def __init__(
         self,
@@ -166,12 +168,12 @@ class Link(asyncio.Transport):
         self._holds_sends = False
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        self._silence: _Silence | None = None  # while receiving is cut
+        self._held_protocol: _HeldProtocol | None = None  # while receiving is cut
         self._wants_reading = True
-        self._is_closed = False  # by this broker, though the other end may not know
+        self._is_closed = False  # by this broker; the other end may not know it
 
     def hold(self, *, sends: bool, receives: bool) -> None:
-        """Stop or let through each direction from now on."""
+        """Hold each direction, or let it through, from now on."""
         self._holds_sends = sends
         if self._is_closed:
             if not sends:
@@ -179,19 +181,19 @@ class Link(asyncio.Transport):
             return
         if not sends:
             self._send_held()
-        if receives and self._silence is None:
-            self._silence = _Silence(self._protocol)
+        if receives and self._held_protocol is None:
+            self._held_protocol = _HeldProtocol(self._protocol)
             self._real.pause_reading()
-            self._real.set_protocol(self._silence)
-        elif not receives and self._silence is not None:
-            silence, self._silence = self._silence, None
+            self._real.set_protocol(self._held_protocol)
+        elif not receives and self._held_protocol is not None:
+            held, self._held_protocol = self._held_protocol, None
             self._real.set_protocol(self._protocol)
-            silence.end()
+            held.replay_events()
             if self._wants_reading and not self._real.is_closing():
                 self._real.resume_reading()
 
     def receive(self, data: bytes) -> None:
-        (self._silence or self._protocol).data_received(data)
+        (self._held_protocol or self._protocol).data_received(data)
 
     def _send_held(self) -> None:
         unsent, self._unsent = self._unsent, []
@@ -203,7 +205,7 @@ class Link(asyncio.Transport):
         if was_full:
             self._protocol.resume_writing()
 
-    # What a protocol does with it
+    # The transport of a protocol
 
     def write(self, data: Buffer) -> None:
         self.writelines([data])
@@ -225,33 +227,33 @@ class Link(asyncio.Transport):
         elif not self._is_closed:
             self._is_closed = True
             self._unsent.clear()
-            self._network.closed_unheard(self)
+            self._network.closed_silently(self)
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
     def abort(self) -> None:
         self._end(self._real.abort)
 
     def _end(self, end: Callable[[], None]) -> None:
-        silence, self._silence = self._silence, None
+        held, self._held_protocol = self._held_protocol, None
         if self._is_closed:
-            self._real.set_protocol(asyncio.Protocol())  # ours was told then
-            self._network.heard(self)
-        elif silence is not None:
+            self._real.set_protocol(asyncio.Protocol())  # its own was notified when it closed
+            self._network.peer_notified(self)
+        elif held is not None:
             self._real.set_protocol(self._protocol)
-            silence.end()
+            held.replay_events()
         end()
 
     def is_closing(self) -> bool:
-        return self._is_closed or (self._silence is None and self._real.is_closing())
+        return self._is_closed or (self._held_protocol is None and self._real.is_closing())
 
     def pause_reading(self) -> None:
         self._wants_reading = False
-        if self._silence is None:
+        if self._held_protocol is None:
             self._real.pause_reading()
 
     def resume_reading(self) -> None:
         self._wants_reading = True
-        if self._silence is None:
+        if self._held_protocol is None:
             self._real.resume_reading()
 
     def is_reading(self) -> bool:
@@ -261,8 +263,8 @@ class Link(asyncio.Transport):
         return self._real.get_extra_info(name, default)
 
 
-class _Silence(asyncio.Protocol):
-    """In a protocol's place while it cannot hear: keeps what it will be told later."""
+class _HeldProtocol(asyncio.Protocol):
+    """Replaces a protocol while receiving is cut: keeps events for it."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
@@ -282,13 +284,13 @@ class _Silence(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
 
-    def end(self) -> None:
-        for tell in self._later:
-            tell()
+    def replay_events(self) -> None:
+        for event in self._later:
+            event()
 
 
 class _Outgoing(asyncio.Protocol):
-    """In a protocol's place until the connection is made."""
+    """Replaces a protocol until the connection is made."""
 
     link: Link
 
@@ -305,7 +307,7 @@ class _Outgoing(asyncio.Protocol):
 
 
 class _Incoming(asyncio.Protocol):
-    """In a protocol's place until the caller has said who it is."""
+    """Replaces a protocol until the caller has identified itself."""
 
     def __init__(self, network: FaultyNetwork, protocol: asyncio.Protocol) -> None:
         self._network = network
@@ -332,7 +334,7 @@ class _Incoming(asyncio.Protocol):
 
 
 def caller_of(first: bytes) -> int | None:
-    """The broker that begins a connection with these bytes, or CLIENTS; None: too few to say."""
+    """The broker that begins a connection with these bytes, or CLIENTS; None: need more bytes."""
     if len(first) < INT32.size:
         return None
     (size,) = INT32.unpack_from(first)

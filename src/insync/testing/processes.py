@@ -1,4 +1,4 @@
-"""One broker as a process: its files stay when the process goes."""
+"""One broker as a process; its files stay when the process ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from random import SystemRandom
 from select import select
 from typing import Final
 
+from insync.broker.accepted import NOTHING, Accepted
 from insync.rules.refusals import Refusal
 
 HOST: Final = "127.0.0.1"
@@ -26,11 +27,11 @@ FAULTY_BROKER: Final = ("insync.testing.faulty_broker",)
 
 
 class BrokerFailed(Refusal):
-    """A broker that did not start or did not stop; its log's last line is in the message."""
+    """A broker did not start or did not stop; the message has the last line of its log."""
 
 
 class BrokerProcess:
-    """One broker: its files stay when its process goes."""
+    """One broker; its files stay when its process ends."""
 
     def __init__(
         self,
@@ -65,15 +66,18 @@ class BrokerProcess:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def launch(self) -> None:
+    def launch(self, accepted: Accepted = NOTHING) -> None:
         assert not self.is_running, f"broker {self.broker} runs already"
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", *self._program, "--config", str(self.config)],
+            self.process = subprocess.Popen(  # noqa: S603 - Insync's own program
+                [
+                    *(sys.executable, "-m", *self._program),
+                    *("--config", str(self.config), *accepted.flags()),
+                ],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C reaches a whole terminal; brokers are stopped by whoever started them.
+                # Ctrl-C reaches all processes of a terminal; brokers are stopped by this process.
                 start_new_session=True,
             )
 
@@ -83,19 +87,19 @@ class BrokerProcess:
         ready, _, _ = select([self.process.stdout], [], [], READY_WITHIN_S)
         if not ready or self.process.stdout.readline() != b"ready\n":
             self.kill()
-            raise BrokerFailed(f"broker {self.broker} did not start: {self._last_words()}")
+            raise BrokerFailed(f"broker {self.broker} did not start: {self._last_log_line()}")
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9: nothing is put away."""
+        """kill -9: the process cleans nothing up."""
         if self.process is not None:
             self.process.kill()
             self._reap()
 
     def stop(self) -> None:
-        """Cleanly, also when it was paused."""
+        """Stop cleanly, also a paused broker."""
         if self.process is None:
             return
         if self.is_running:
@@ -105,26 +109,28 @@ class BrokerProcess:
             self.process.wait(STOPPED_WITHIN_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise BrokerFailed(f"broker {self.broker} did not stop: {self._last_words()}") from None
+            raise BrokerFailed(
+                f"broker {self.broker} did not stop: {self._last_log_line()}"
+            ) from None
         self._reap()
 
     def _reap(self) -> None:
-        assert self.process is not None, "there is something to reap"
+        assert self.process is not None, "there is a process to reap"
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.process = None
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         lines = self.log.read_text().splitlines()
-        return lines[-1].removeprefix("insync: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("insync: ") if lines else f"{self.log} is empty"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports in a row that nobody uses now.
+    """Successive ports that are not in use now.
 
-    Not those the system itself gives away: a broker that was killed wants its port back, and
-    meanwhile somebody's outgoing connection might have been given it.
+    Not from the system's range for outgoing connections: such a connection might get the port of a
+    killed broker before it restarts.
     """
     while True:
         first = SystemRandom().randrange(*PORTS)

@@ -53,8 +53,8 @@ def test_no_command_shows_the_help_and_is_wrong_usage(capsys: pytest.CaptureFixt
 def test_what_is_wrong_is_one_line_on_stderr(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str
 ) -> None:
-    found, out, err = run(capsys, *arguments)
-    assert (found, out) == (code, "")
+    exit_code, out, err = run(capsys, *arguments)
+    assert (exit_code, out) == (code, "")
     assert complaint in err
     assert err.count("\n") == 1
 
@@ -115,9 +115,12 @@ def test_a_file_that_is_no_scenario(
 @pytest.mark.process
 def test_the_demo_checks_every_statement_and_loses_nothing() -> None:
     done = subprocess.run([INSYNC, "demo"], capture_output=True, text=True, check=True, timeout=120)
-    assert f"{len(library.names())} scenarios" in done.stdout
-    assert " 0 wrong" in done.stdout
-    assert "across the death of their leader, 0 lost" in done.stdout
+    text = " ".join(done.stdout.split())
+    assert f"{len(library.names())} scenarios" in text
+    assert "121 statements, 0 wrong. 60,000 records acknowledged" in text
+    assert "across the death of their leader, 0 lost" in text
+    assert [f"Act {number} of 4: " in text for number in (1, 2, 3, 4)] == [True] * 4
+    assert "Try next insync explain" in text
 
 
 @pytest.mark.long
@@ -126,19 +129,19 @@ def test_the_demo_for_scripts() -> None:
     done = subprocess.run(
         [INSYNC, "demo", "--json"], capture_output=True, text=True, check=True, timeout=120
     )
-    told = json.loads(done.stdout)
-    assert len(told["scenarios"]) == len(library.names())
-    assert told["cluster"]["lost"] == 0
-    assert told["cluster"]["leader_after"] != told["cluster"]["leader_before"]
-    assert [shown["seen"] for shown in told["in_sync"]] == [
+    result = json.loads(done.stdout)
+    assert len(result["scenarios"]) == len(library.names())
+    assert result["cluster"]["lost"] == 0
+    assert result["cluster"]["leader_after"] != result["cluster"]["leader_before"]
+    assert [shown["seen"] for shown in result["in_sync"]] == [
         "3 leaves",
-        "nobody leaves",
+        "none leaves",
         "2, 3 leave",
         "2, 3 leave",
-        "nobody leaves, broker 1 hands over",
+        "none leaves, broker 1 hands over",
     ]
-    assert told["moved"]["throttles_left"] == 0
-    assert told["moved"]["bytes_moved"] > 0
+    assert result["moved"]["throttles_left"] == 0
+    assert result["moved"]["bytes_moved"] > 0
 
 
 @pytest.mark.process
@@ -167,3 +170,15 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
         check=True,
     )
     assert done.stderr == ""
+
+
+def test_ctrl_c_is_exit_code_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(library, "play", interrupt)
+    assert run(capsys, "explain", "kip-501") == (130, "", "")
+    monkeypatch.setattr(cli, "import_module", interrupt)
+    assert run(capsys, "explain", "kip-501") == (130, "", "")
