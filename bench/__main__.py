@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +20,8 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from bench import report
 from bench.figures import FIGURES, Figure
 from bench.ratios import Samples, as_many
-from bench.sides import APACHE_KAFKA, INSYNC, Contender
-from bench.trials import FULL, PAIRS_OF, QUICK, TRIALS, Duel, Scale, Seen, rival
+from bench.sides import APACHE_KAFKA, INSYNC, Contender, of_tree
+from bench.trials import FULL, PAIRS_OF, QUICK, TREES, TRIALS, Duel, Scale, Seen, rival
 from insync.rules.refusals import Refusal
 from peers.apache_kafka import PeerUnavailable, classpath
 
@@ -63,9 +63,16 @@ def chosen_trials(only: str) -> list[str]:
     return [trial for trial in TRIALS if not wanted or trial in {known[name] for name in wanted}]
 
 
+def without_trees(trials: Sequence[str], only: str) -> list[str]:
+    """The trials without the comparison of two source trees, refused if it was named."""
+    if TREES in only.split(","):
+        raise Refusal(f"{TREES} compares two source trees: say TREE_B=FOLDER, the other one")
+    return [trial for trial in trials if trial != TREES]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """One trial, who takes part in it, and how often."""
+    """One trial, the contenders that take part in it, and how often."""
 
     trial: str
     contenders: tuple[Contender, ...]
@@ -89,6 +96,11 @@ def contests(
         )
         for trial in trials
     ]
+
+
+def between_trees(contest: Contest, tree_a: Path, tree_b: Path) -> Contest:
+    ours, theirs = contest.contenders
+    return replace(contest, contenders=(of_tree(ours, tree_a), of_tree(theirs, tree_b)))
 
 
 def has_kafka(console: Console) -> bool:
@@ -151,6 +163,12 @@ def main(
         bool, typer.Option(help="Short loads, one pair: a look, not a figure.")
     ] = False,
     kafka: Annotated[bool, typer.Option(help="Apache Kafka as well.")] = True,
+    tree_a: Annotated[
+        Path, typer.Option(envvar="TREE_A", help="Of two source trees to compare, the first.")
+    ] = Path(),
+    tree_b: Annotated[
+        Path | None, typer.Option(envvar="TREE_B", help="The second (default: compare none).")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also written here.")] = None,
 ) -> None:
     """Measure Insync beside Apache Kafka on this machine."""
@@ -159,12 +177,17 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         trials = chosen_trials(only)
+        if tree_b is None:
+            trials = without_trees(trials, only)
     except Refusal as refusal:
         sys.stderr.write(f"bench: {refusal}\n")
         raise typer.Exit(2) from None
     is_beside_kafka = any(rival(trial) is APACHE_KAFKA for trial in trials)
     with_kafka = kafka and is_beside_kafka and has_kafka(console)
-    chosen = contests(trials, with_kafka=with_kafka, pairs=pairs, is_quick=quick)
+    chosen = [
+        each if each.trial != TREES or tree_b is None else between_trees(each, tree_a, tree_b)
+        for each in contests(trials, with_kafka=with_kafka, pairs=pairs, is_quick=quick)
+    ]
     before, record = report.machine(), Record()
     try:
         measure(record, chosen, scale=QUICK if quick else FULL, console=console)

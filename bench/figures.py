@@ -68,6 +68,7 @@ FIGURES = (
     _of(
         "telemetry", "telemetry-cpu", "produce, CPU of all, telemetry on", "s/GB", RatioAtMost(1.05)
     ),
+    _of("trees", "trees-cpu", "produce, CPU of all, TREE_A", "s/GB", JustShown()),
     _of("what-if", "what-if", "what-if, 20 M fetches, warm", "M/s", RatioAtLeast(5)),
     _of(
         "what-if",

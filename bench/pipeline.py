@@ -20,7 +20,7 @@ MEASURED = 5
 DUCKDB_WARM_UPS, DUCKDB_MEASURED = 1, 2  # nothing of it is compiled: from the second run on alike
 
 # KAFKA-4485's rule in SQL: caught-up times by a running maximum, membership as islands between the
-# fetches at which somebody is late and those at which it is back, the truth by the first append
+# fetches at which a follower is late and those at which it is back, the truth by the first append
 # that a fetch lacks. It keeps no watermark and knows no minimum ISR, so it does less than we do.
 _PROVEN = """
 fetched as (
@@ -85,7 +85,7 @@ select *, (select count(*) from episodes where not is_true) as false_evictions f
 COUNTED = ("shrinks", "expands", "flaps", "out_of_sync_ms", "false_evictions")
 
 # The same without the truth, by windows alone: the join with the appends takes it six times as
-# long, and somebody who wants the counts above only would not ask for it. This is what is timed.
+# long, and a user who needs only the counts above would not run it. This is what is timed.
 WINDOWS_SQL = f"""
 with {_PROVEN}, judged as (
   select *, coalesce(next_at_ms, at_ms) as until_ms, at_ms <= last_ms as is_in,
@@ -112,12 +112,16 @@ def duckdb_replay(folder: Path, times: int, *, sql: str = WINDOWS_SQL) -> list[d
 
 
 def what_if(spark: Any, folder: Path, *, is_everything: bool = False) -> dict[str, Any]:
-    from insync.pipeline.scenarios import Asked  # noqa: PLC0415
-    from insync.pipeline.what_if_table import what_if_exported  # noqa: PLC0415
+    from insync.pipeline.scenarios import WhatIfGrid  # noqa: PLC0415
+    from insync.pipeline.tables.what_if import what_if_exported  # noqa: PLC0415
 
-    asked = Asked() if is_everything else Asked(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS])
+    grid = (
+        WhatIfGrid()
+        if is_everything
+        else WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS])
+    )
     began_s = perf_counter()
-    rows = what_if_exported(spark, folder, asked=asked).where("level = 'all'").collect()
+    rows = what_if_exported(spark, folder, grid=grid).where("level = 'all'").collect()
     one = next(row for row in rows if row.policy == "caught-up" and row.lag_time_max_ms == LIMIT_MS)
     seconds = perf_counter() - began_s
     return {"seconds": seconds, **{name: one[name] for name in COUNTED}}
@@ -152,7 +156,7 @@ def main(
         runs = duckdb_replay(folder, warm_ups + measured_runs)
         figures: dict[str, Any] = {"one": runs[warm_ups:]}
     else:
-        from insync.pipeline.session import session  # noqa: PLC0415 - part of a cold start
+        from insync.pipeline.io.session import session  # noqa: PLC0415 - part of a cold start
 
         with session(master="local[2]", settings={"spark.driver.memory": "1g"}) as spark:
             figures = measured(spark, folder, other, is_once=once)

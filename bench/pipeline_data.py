@@ -30,9 +30,9 @@ def write(folder: Path, *, rows: int, replicas: int, files: int, seed: int) -> N
         if (folder / "appends" / name).exists():
             continue
         random = np.random.default_rng([seed, number])
-        told = [_partition(one, each, random) for one in range(number, partitions, files)]
+        of_partitions = [_partition(one, each, random) for one in range(number, partitions, files)]
         for table, index in (("fetches", 0), ("appends", 1)):
-            _write(folder / table / name, table, [one[index] for one in told])
+            _write(folder / table / name, table, [one[index] for one in of_partitions])
         for table in ("isr", "stalls"):
             write_parquet(arrow_schema(TABLES[table]).empty_table(), folder / table / name)
 
@@ -97,13 +97,19 @@ def _fetches(  # noqa: PLR0917
     }
 
 
-def _write(path: Path, table: str, told: list[Columns]) -> None:
+def _write(path: Path, table: str, of_partitions: list[Columns]) -> None:
     schema = arrow_schema(TABLES[table])
     columns = (
-        {name: np.concatenate([one[name] for one in told]) for name in told[0]} if told else {}
+        {name: np.concatenate([one[name] for one in of_partitions]) for name in of_partitions[0]}
+        if of_partitions
+        else {}
     )
-    size = len(columns["at_ms"]) if told else 0
-    order = np.lexsort((columns["seq"], columns["partition"], columns["at_ms"])) if told else None
+    size = len(columns["at_ms"]) if of_partitions else 0
+    order = (
+        np.lexsort((columns["seq"], columns["partition"], columns["at_ms"]))
+        if of_partitions
+        else None
+    )
     constant = {
         "topic": "bench", "leader": 1, "leader_epoch": 1, "outcome": "ok", "read_ms": 0,
         "wait_ms": 0, "log_start": 0, "repeats": 1, "throttled": False,

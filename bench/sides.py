@@ -151,11 +151,25 @@ WITHOUT_TELEMETRY = replace(
 WITHOUT_QUOTAS = replace(
     INSYNC,
     name="without-quotas",
-    title="quotas cut out",
+    title="quotas off",
     cluster=lambda settings=None: InsyncCluster(
-        settings=settings, program=("bench.without_quotas",)
+        settings=settings, program=("bench.broker_without_quotas",)
     ),
 )
+
+
+def of_tree(contender: Contender, tree: Path) -> Contender:
+    """The contender with brokers that run the code of another source tree."""
+    program = ("bench.tree_broker", str(tree.resolve()))
+    return replace(
+        contender,
+        cluster=lambda settings=None: InsyncCluster(settings=settings, program=program),
+    )
+
+
+OTHER_TREE = replace(INSYNC, name="other-tree", title="TREE_B")  # until `of_tree` says which
+
+
 APACHE_KAFKA = Contender(
     name="kafka",
     title="Apache Kafka",

@@ -91,9 +91,9 @@ async def _move(
 async def _throttle(admin: Admin, topic: str, bytes_per_s: int) -> None:
     rates = {f"{side}.replication.throttled.rate": str(bytes_per_s) for side in SIDES}
     for broker in (SOURCE, DESTINATION):
-        await admin.alter_configs(Resource.BROKER, str(broker), given=rates)
+        await admin.alter_configs(Resource.BROKER, str(broker), set_values=rates)
     lists = {f"{side}.replication.throttled.replicas": "*" for side in SIDES}
-    await admin.alter_configs(Resource.TOPIC, topic, given=lists)
+    await admin.alter_configs(Resource.TOPIC, topic, set_values=lists)
 
 
 async def _start(admin: Admin, topic: str, partitions: int) -> None:

@@ -28,6 +28,7 @@ from bench.sides import (
     APACHE_KAFKA,
     BROKERS,
     DUCKDB,
+    OTHER_TREE,
     WITHOUT_QUOTAS,
     WITHOUT_TELEMETRY,
     Contender,
@@ -48,6 +49,7 @@ IMPATIENT = {
 STOPS = 8
 MOVED_PARTITIONS = 100
 QUOTA_BYTES_PER_S = 10 * MEGABYTE
+TREES = "trees"
 DUEL_BYTES = 25 * MEGABYTE
 DUEL_WARM_UPS = 4
 BACKED_BYTES_PER_S = 800 * MEGABYTE  # what three brokers write at most, and some more
@@ -345,6 +347,7 @@ TRIALS: dict[str, Trial | Duel] = {
     "throttle": throttle,
     "unthrottled": Duel("unthrottled-cpu"),
     "telemetry": Duel("telemetry-cpu"),
+    TREES: Duel("trees-cpu"),
     "what-if": lambda contender, scale: what_if.twenty_million(contender.name, scale.rows),
     "what-if-large": lambda contender, scale: what_if.hundred_million(
         contender.name, scale.many_rows
@@ -353,12 +356,13 @@ TRIALS: dict[str, Trial | Duel] = {
 RIVALS: dict[str, Contender] = {
     "unthrottled": WITHOUT_QUOTAS,
     "telemetry": WITHOUT_TELEMETRY,
+    TREES: OTHER_TREE,
     "what-if": DUCKDB,
     "what-if-large": DUCKDB,
 }
 """What Insync is compared with, where that is not Apache Kafka but Insync with something less, or
 another way to replay telemetry."""
-PAIRS_OF = {"unthrottled": 121, "telemetry": 121, "what-if-large": 1}
+PAIRS_OF = {"unthrottled": 121, "telemetry": 121, TREES: 121, "what-if-large": 1}
 """Of trials whose ratio is so near 1 that a few pairs say nothing, or that take very long."""
 
 

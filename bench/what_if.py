@@ -28,7 +28,7 @@ MAY_DIFFER, MAY_DIFFER_PART = 2, 0.01
 
 Seen = dict[str, float]
 Counts = dict[str, int]
-_counted: dict[Path, tuple[str, Counts]] = {}  # by whoever was first, of each folder
+_counted: dict[Path, tuple[str, Counts]] = {}  # of each folder, by the side that ran first
 
 
 def made_up(rows: int, replicas: int) -> Path:

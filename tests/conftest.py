@@ -7,14 +7,23 @@ A failure prints the example; the seed it prints replays it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from slices import (  # noqa: F401 - pytest finds its hooks here
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_header,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
+from support.spark_session import pytest_runtest_makereport, spark  # noqa: F401 - likewise
+
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from insync.testing.cluster import Cluster
 
 # No deadline: these machines are noisy, and a slow example is not a wrong one.
 settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
@@ -36,19 +45,7 @@ if PROFILE == "quick":
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # before anything imports numba
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local session for all tests that bear the mark `spark`, started as commands start it."""
-    from insync.pipeline.session import session  # noqa: PLC0415 - few tests need it
-
-    os.environ.pop("NUMBA_DISABLE_JIT", None)
-    folder = tmp_path_factory.mktemp("spark")
-    settings = {
-        "spark.sql.shuffle.partitions": "2",
-        # Nothing here runs long enough to repay Java's second compiler.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-    }
-    with session(master="local[2]", settings=settings, log=folder / "spark.log") as started:
-        yield started
+@pytest.fixture
+def cluster(insync_cluster: Cluster) -> Cluster:
+    """Brokers as the mark `insync_cluster` of the test or its module says."""
+    return insync_cluster

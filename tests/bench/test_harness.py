@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -11,15 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import insync
 from bench import report
-from bench.__main__ import PAIRS, PAIRS_QUICK, Record, chosen_trials, contests
+from bench.__main__ import (
+    PAIRS,
+    PAIRS_QUICK,
+    Record,
+    between_trees,
+    chosen_trials,
+    contests,
+    without_trees,
+)
 from bench.figures import FIGURES
 from bench.loads import percentile
 from bench.processes import resident_bytes
-from bench.sides import APACHE_KAFKA, INSYNC, WITHOUT_TELEMETRY
-from bench.trials import PAIRS_OF, RIVALS, TRIALS
+from bench.sides import APACHE_KAFKA, BROKERS, INSYNC, OTHER_TREE, WITHOUT_QUOTAS, WITHOUT_TELEMETRY
+from bench.trials import PAIRS_OF, RIVALS, TREES, TRIALS
 from bench.what_if import memory_of_all
 from insync.rules.refusals import Refusal
+
+INSYNC_SOURCE = Path(insync.__file__).parent
 
 
 def test_every_figure_has_a_trial_and_a_name_of_its_own() -> None:
@@ -40,6 +52,35 @@ def test_insync_with_something_less_is_there_without_apache_kafka_too() -> None:
     assert [each.pairs for each in chosen] == [PAIRS, PAIRS_OF["telemetry"]]
     beside = contests(["produce"], with_kafka=True, pairs=0, is_quick=False)
     assert beside[0].contenders == (INSYNC, APACHE_KAFKA)
+
+
+def test_two_source_trees_are_compared_only_if_the_second_is_named() -> None:
+    assert without_trees(chosen_trials(""), "") == [name for name in TRIALS if name != TREES]
+    with pytest.raises(Refusal, match="say TREE_B=FOLDER"):
+        without_trees([TREES], TREES)
+
+
+@pytest.mark.process
+def test_brokers_run_the_code_of_their_tree(tmp_path: Path) -> None:
+    """The other tree is a copy of this one in which a broker says so when it starts."""
+    tree = INSYNC_SOURCE.parent.parent
+    shutil.copytree(INSYNC_SOURCE, tmp_path / "src" / "insync")
+    with (tmp_path / "src/insync/node/__init__.py").open("a") as module:
+        module.write("import sys\n\nsys.stderr.write('of another tree\\n')\n")
+    (contest,) = contests([TREES], with_kafka=False, pairs=1, is_quick=True)
+    assert contest.contenders == (INSYNC, OTHER_TREE)
+    for contender, is_other in zip(
+        between_trees(contest, tree, tmp_path).contenders, (False, True), strict=True
+    ):
+        with contender.cluster() as side:
+            log = side.log_dir(1).with_suffix(".log").read_text()
+            assert ("of another tree" in log) is is_other
+
+
+@pytest.mark.process
+def test_brokers_without_quotas_serve() -> None:
+    with WITHOUT_QUOTAS.cluster() as side:
+        assert len(side.pids) == BROKERS
 
 
 def test_the_number_of_pairs_is_the_trials_own_unless_somebody_says_it() -> None:

@@ -12,23 +12,27 @@ from bench import pipeline_data
 from bench.loads import LoadFailed
 from bench.pipeline import COUNTED, LIMIT_MS, REPLAY_SQL, duckdb_replay
 from bench.what_if import agree
-from insync.pipeline import events, footers
-from insync.pipeline.replay import parameters, replay
-from insync.pipeline.scenarios import Asked
-from insync.pipeline.schemas import COUNTS
+from insync.pipeline.io import parquet_reader
+from insync.pipeline.replay import events
+from insync.pipeline.replay.driver import parameters, replay
+from insync.pipeline.scenarios import WhatIfGrid
+from insync.pipeline.tables.schemas import COUNTS
+from support.search_effort import tried
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
+@pytest.mark.property
+@pytest.mark.parametrize("seed", tried([1, 2]))
 def test_both_come_to_the_same(seed: int, tmp_path: Path) -> None:
     pipeline_data.write(tmp_path, rows=30_000, replicas=60, files=2, seed=seed)
-    asked = parameters(Asked(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS]))
+    grid = parameters(WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS]))
     ours = dict.fromkeys(COUNTS, 0)
     for file in (tmp_path / "fetches").iterdir():
         tables = [
-            footers.read(tmp_path / table / file.name, columns)
+            parquet_reader.read(tmp_path / table / file.name, columns)
             for table, columns in events.COLUMNS.items()
         ]
-        for verdicts in replay(events.shard(*tables), asked).verdicts:
+        for verdicts in replay(events.shard(*tables), grid).verdicts:
             for name, count in zip(COUNTS, verdicts[0].tolist(), strict=False):
                 ours[name] += count
     # It keeps no watermark, which can delay a return: not in what these seeds make up.

@@ -11,11 +11,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from cluster_helpers import eventually
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
-from kio_client import KioClient
-from kio_requests import (
+
+from insync.testing.cluster import Cluster
+from insync.wire.apis import Api
+from support.cluster.clients import eventually
+from support.wire.kio_client import KioClient
+from support.wire.kio_requests import (
     ALTER_CONFIGS,
     API_VERSIONS,
     CONSUMER,
@@ -49,10 +52,7 @@ from kio_requests import (
     records_of,
 )
 
-from insync.testing.cluster import Cluster
-from insync.wire.apis import Api
-
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(brokers=1, scope="module")]
 
 VERSIONS = {
     PRODUCE: (0, 13),
@@ -92,12 +92,6 @@ names = (f"topic-{number}" for number in count())
 def every_version(api: int, *, first: int | None = None) -> pytest.MarkDecorator:
     lowest, highest = VERSIONS[api]
     return pytest.mark.parametrize("version", range(first or lowest, highest + 1))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1) as started:
-        yield started
 
 
 @pytest.fixture
@@ -669,7 +663,7 @@ def test_describe_configs(kio: KioClient, version: int) -> None:
     assert [(each.name, each.value, each.source) for each in lag.synonyms] == [(LAG, "30000", 5)]
     if version >= 3:
         assert lag.config_type == 3
-        assert lag.documentation.startswith("How far, in time")
+        assert lag.documentation.startswith("Time that a follower may be behind")
     (identity,) = describe(kio, version, BROKER_RESOURCE, "1", keys=["node.id"]).configs
     assert (identity.value, identity.read_only, identity.config_source) == ("1", True, 4)
     assert describe(kio, version, TOPIC_RESOURCE, "no-such-topic").error_code is (

@@ -12,9 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_helpers import IntegerProducer as Integers
-from cluster_helpers import check_nothing_lost, create_topic, eventually, partitions_of
-from move_helpers import controller, copied_bytes
 
 from insync.client.admin import Admin
 from insync.client.admin_connections import Connections, parse_bootstrap
@@ -23,8 +20,16 @@ from insync.moves import cluster as clusters
 from insync.moves import throttle as settings
 from insync.rules.throttle_lease import HOLD_MS
 from insync.testing.cluster import Cluster
+from support.cluster.clients import IntegerProducer as Integers
+from support.cluster.clients import check_nothing_lost, create_topic, eventually, partitions_of
+from support.cluster.reassign_command import controller, copied_bytes
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.insync_cluster(
+        settings={"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "200"}
+    ),
+]
 TOPIC, PARTITIONS = "orders", 3
 RECORDS = 60_000
 NEVER, SOON = "1kB", "1MB"  # rates at which it takes minutes, or a second
@@ -38,11 +43,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    given = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "200"}
-    with Cluster(brokers=3, settings=given) as started:
-        create_topic(started, TOPIC, partitions=PARTITIONS)
-        yield started
+def cluster(insync_cluster: Cluster) -> Cluster:
+    create_topic(insync_cluster, TOPIC, partitions=PARTITIONS)
+    return insync_cluster
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def throttles(cluster: Cluster) -> dict[str, str]:
     async def ask() -> dict[str, str]:
         addresses = parse_bootstrap(cluster.bootstrap)
         async with Admin(Connections(Sockets(), addresses)) as admin:
-            alive = (await clusters.look(admin)).alive
+            alive = (await clusters.read_cluster(admin)).alive
             lists = await settings.lists_of(admin, [TOPIC])
             rates = await settings.rates_of(admin, alive | {settings.ALL_BROKERS})
         return {str(name): str(value) for name, value in [*lists.items(), *rates.items()]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,11 @@ import pytest
 from insync.cli import main as cli
 from insync.testing.cluster import Cluster
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(brokers=1, scope="module")]
 
 NO_TLS = (
     "insync: {address}: the connection ended during the TLS handshake; is it a plaintext listener? "
-    "(security.protocol) or does it ask for our certificate? (ssl.keystore.location)"
+    "(security.protocol) or does it require a client certificate? (ssl.keystore.location)"
 )
 NO_EFFECT = "insync: {file}: without effect while security.protocol is PLAINTEXT: ssl.key.password"
 NO_SASL = "insync: {address}: the broker offers no SASL; set security.protocol=PLAINTEXT"
@@ -23,12 +22,6 @@ LOGIN = (
     "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\\n"
     '    username="alice" password="secret";\n'
 )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

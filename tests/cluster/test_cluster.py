@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_helpers import (
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import (
     IntegerProducer,
     await_in_sync,
     check_all_is_well,
@@ -15,8 +17,6 @@ from cluster_helpers import (
     create_topic,
     partitions_of,
 )
-
-from insync.testing.cluster import Cluster
 
 pytestmark = pytest.mark.process
 

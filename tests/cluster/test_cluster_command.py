@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_helpers import eventually
 
-from insync.testing.cluster import HOST, free_ports
+from insync.cli.cluster_supervisor import stop_brokers
+from insync.testing.cluster import HOST, Cluster, free_ports
+from support.cluster.clients import eventually
 
 pytestmark = pytest.mark.process
 INSYNC = Path(sys.executable).with_name("insync")
@@ -64,11 +65,80 @@ def test_start_status_stop(tmp_path: Path) -> None:
         assert run("cluster", "start", "--data-dir", tmp_path).stderr == (
             f"insync: a cluster runs in {tmp_path} already; stop it first\n"
         )
-        assert run("cluster", "stop", "--data-dir", tmp_path).returncode == 0
+        stopped = run("cluster", "stop", "--data-dir", tmp_path)
+        assert stopped.returncode == 0
+        *lines, total = stopped.stdout.splitlines()
+        assert [line.rpartition(" after ")[0] for line in lines] == [
+            f"broker {number} stopped cleanly" for number in (1, 2, 3)
+        ]
+        assert total.startswith("stopped 3 brokers in ")
         assert process.wait(30) == 0
         for broker in described["brokers"]:
             with pytest.raises(ProcessLookupError):
                 os.kill(broker["pid"], 0)
+
+
+def test_a_detached_cluster_runs_on_until_it_is_stopped(tmp_path: Path) -> None:
+    port = some_port(2)
+    begun = run(
+        *("cluster", "start", "--data-dir", tmp_path, "--detach"),
+        *("--brokers", "2", "--port", str(port), "--set", "num.partitions=2"),
+    )
+    try:
+        assert begun.returncode == 0
+        assert begun.stdout == f"ready bootstrap={HOST}:{port},{HOST}:{port + 1}\n"
+        assert "num.partitions=2" in (tmp_path / "broker-2.properties").read_text()
+        assert run("cluster", "status", "--data-dir", tmp_path).returncode == 0
+        taken = run(
+            *("cluster", "start", "--data-dir", tmp_path / "other"),
+            *("--detach", "--port", str(port), "--brokers", "1"),
+        )
+        assert taken.returncode == 1
+        assert taken.stderr.count("\n") == 1
+        assert taken.stderr.endswith("choose another --port\n")
+    finally:
+        stopped = run("cluster", "stop", "--data-dir", tmp_path, "--json")
+    assert [broker["killed"] for broker in json.loads(stopped.stdout)["brokers"]] == [False, False]
+    assert run("cluster", "status", "--data-dir", tmp_path).returncode == 1
+
+
+def test_restart_of_one_broker(tmp_path: Path) -> None:
+    def pids() -> list[int]:
+        description = json.loads((tmp_path / "cluster.json").read_text())
+        return [broker["pid"] for broker in description["brokers"]]
+
+    with started(tmp_path, "--brokers", "2", "--port", str(some_port(2))) as process:
+        ready_line(process)
+        first, second = pids()
+        done = run("cluster", "restart", "--data-dir", tmp_path, "--broker", "2")
+        assert done.returncode == 0
+        assert done.stdout.startswith("broker 2 serves again after ")
+        assert pids() == [first, pids()[1]]
+        assert pids()[1] != second
+        os.kill(pids()[1], signal.SIGKILL)
+        eventually(
+            lambda: run("cluster", "status", "--data-dir", tmp_path).returncode == 1,
+            within_s=10,
+            what="the status says that a broker is gone",
+        )
+        done = run("cluster", "restart", "--data-dir", tmp_path, "--broker", "2", "--json")
+        assert json.loads(done.stdout)["pid"] == pids()[1]
+        assert run("cluster", "status", "--data-dir", tmp_path).returncode == 0
+        unknown = run("cluster", "restart", "--data-dir", tmp_path, "--broker", "7")
+        assert unknown.returncode == 1
+        assert unknown.stderr == "insync: --broker 7: this cluster has brokers 1, 2\n"
+
+
+def test_a_broker_that_does_not_stop_is_killed_and_named(tmp_path: Path) -> None:
+    cluster = Cluster(brokers=1, folder=tmp_path, with_faults=False)
+    ignoring = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
+    broker = cluster.brokers[1]
+    broker.process = subprocess.Popen([sys.executable, "-c", ignoring], stdout=subprocess.PIPE)
+    assert broker.process.stdout is not None
+    broker.process.stdout.readline()
+    (stopped,) = stop_brokers(cluster, within_s=0.2)
+    assert (stopped["id"], stopped["killed"]) == (1, True)
+    assert not broker.is_running
 
 
 def test_a_broker_that_dies_shows_in_the_status(tmp_path: Path) -> None:
@@ -94,6 +164,7 @@ def test_a_broker_that_dies_shows_in_the_status(tmp_path: Path) -> None:
         (["cluster", "start", "--data-dir", "x", "--set", "num.partitions=no"], 1, "whole number"),
         (["cluster", "status", "--data-dir", "nowhere"], 1, "no cluster runs in nowhere"),
         (["cluster", "stop", "--data-dir", "nowhere"], 1, "no cluster runs in nowhere"),
+        (["cluster", "restart", "--data-dir", "no", "--broker", "1"], 1, "no cluster runs in no"),
         (["broker", "--config", "nowhere"], 1, "cannot read nowhere"),
         (["cluster", "start", "--data-dir", "/proc/insync"], 1, "cannot use /proc/insync"),
     ],
@@ -151,6 +222,29 @@ def test_a_broken_configuration_is_one_line(
     assert done.returncode == 1
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_broker_stops_cleanly_on_either_signal(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command: list[str | Path] = [INSYNC, "broker", "--config", properties(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        _, log = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in log
+
+
+def test_ctrl_c_stops_a_cluster_and_is_no_failure(tmp_path: Path) -> None:
+    with started(tmp_path, "--brokers", "1", "--port", str(some_port(1))) as process:
+        ready_line(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from contextlib import ExitStack
 from uuid import UUID
 
 import pytest
-from cluster_helpers import await_in_sync, eventually, partitions_of
-from isr_log import joined, left, log_of
 from kio.schema.errors import ErrorCode
-from kio_client import KioClient
-from kio_requests import (
+
+from insync.testing.cluster import Accepted, Cluster
+from support.cluster.clients import await_in_sync, eventually, partitions_of
+from support.cluster.isr_log import joined, left, log_of
+from support.wire.kio_client import KioClient
+from support.wire.kio_requests import (
     DEBUG_REPLICA,
     LATEST,
     PRODUCE,
@@ -25,8 +27,6 @@ from kio_requests import (
     list_offset,
     produce_values,
 )
-
-from insync.testing.cluster import Cluster
 
 LAG_MS = 1_000
 SETTINGS = {
@@ -146,7 +146,7 @@ def test_a_tenfold_burst(load: Load) -> None:
     assert put_out(load.cluster, "counts") == {2, 3}
     assert put_out(load.cluster, "times") == set()
     await_in_sync(load.cluster, "counts")
-    assert "limit 1000 ms; due at once): " in log_of(load.cluster, LEADER)
+    assert "limit 1000 ms; at once): " in log_of(load.cluster, LEADER)
 
 
 @pytest.mark.insync_cluster(settings=SETTINGS)
@@ -177,7 +177,7 @@ def test_a_bootstrapping_follower_joins_once_and_stays(load: Load) -> None:
     load.finish()
     load.await_level("orders", 2)
     cluster.slow_reads(LEADER, delay_ms=30)
-    cluster.restart(3)
+    cluster.restart(3, accepted=Accepted(new_directory=True))
     small = batch(1)
     outside = 0
     end_s = time.monotonic() + 20

@@ -11,27 +11,27 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from cluster_helpers import eventually
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
-from raw_client import LATEST, Talk, plain, sequenced
 
 from insync.testing.cluster import HOST, Cluster
 from insync.wire import batches, messages
 from insync.wire.apis import Api
 from insync.wire.headers import write_request_header
+from support.cluster.clients import eventually
+from support.wire.raw_client import LATEST, Talk, plain, sequenced
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.insync_cluster(
+        brokers=1,
+        settings={"connections.max.idle.ms": "5000", "max.connections": "3000"},
+        scope="module",
+    ),
+]
 
 GROWTH_KIB_MAX = 100 * 1024
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    settings = {"connections.max.idle.ms": "5000", "max.connections": "3000"}
-    with Cluster(brokers=1, settings=settings) as started:
-        yield started
 
 
 @pytest.fixture
@@ -115,18 +115,19 @@ def broken(*, at: int, value: int, is_resealed: bool = False) -> bytes:
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
-        (GOOD[:-1], ErrorCode.corrupt_message),
+        (GOOD[:-1], ErrorCode.invalid_record),
+        (GOOD + GOOD, ErrorCode.invalid_record),
         (GOOD + b"tail", ErrorCode.corrupt_message),
-        (b"", ErrorCode.corrupt_message),
+        (b"", ErrorCode.invalid_record),
         (broken(at=17, value=1), ErrorCode.corrupt_message),
-        (broken(at=16, value=1), ErrorCode.corrupt_message),
+        (broken(at=16, value=1), ErrorCode.invalid_record),
         (broken(at=60, value=9), ErrorCode.corrupt_message),
-        (broken(at=60, value=9, is_resealed=True), ErrorCode.corrupt_message),
-        (broken(at=57, value=0x80, is_resealed=True), ErrorCode.corrupt_message),
-        (broken(at=26, value=9, is_resealed=True), ErrorCode.corrupt_message),
-        (broken(at=23, value=0x80, is_resealed=True), ErrorCode.corrupt_message),
+        (broken(at=60, value=9, is_resealed=True), ErrorCode.invalid_record),
+        (broken(at=57, value=0x80, is_resealed=True), ErrorCode.invalid_record),
+        (broken(at=26, value=9, is_resealed=True), ErrorCode.invalid_record),
+        (broken(at=23, value=0x80, is_resealed=True), ErrorCode.invalid_record),
         (broken(at=22, value=7, is_resealed=True), ErrorCode.corrupt_message),
-        (broken(at=8, value=0x7F), ErrorCode.corrupt_message),
+        (broken(at=8, value=0x7F), ErrorCode.invalid_record),
         (broken(at=8, value=0xFF), ErrorCode.corrupt_message),
         (batches.build([(None, bytes(2 * MIB))]), ErrorCode.message_too_large),
         # An idempotent producer whose first sequence is not 0 is nobody we know: taken, as by
@@ -135,7 +136,8 @@ def broken(*, at: int, value: int, is_resealed: bool = False) -> bytes:
         (sequenced(b"x", sequence=0, epoch=-1), ErrorCode.invalid_record),
     ],
     ids=[
-        *("cut", "tail", "none", "crc", "magic", "count", "count with crc", "negative count"),
+        *("cut", "two", "tail", "none", "crc", "magic", "count", "count with crc"),
+        "negative count",
         *("last offset", "negative last offset", "codec", "long", "negative length", "large"),
         *("no sequence", "no epoch"),
     ],

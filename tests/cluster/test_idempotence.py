@@ -5,32 +5,28 @@ By the raw protocol: a real client would hide what each broker answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from cluster_helpers import (
+from kio.schema.errors import ErrorCode
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import (
     await_in_sync,
     check_replicas_agree,
     create_topic,
     eventually,
     leader_of,
 )
-from kio.schema.errors import ErrorCode
-from raw_client import LATEST, Talk, sequenced
-
-from insync.testing.cluster import Cluster
-
-pytestmark = pytest.mark.process
+from support.wire.raw_client import LATEST, Talk, sequenced
 
 SETTINGS = {"min.insync.replicas": "2", "broker.session.timeout.ms": "1000"}
+pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=SETTINGS)]
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(settings=SETTINGS) as started:
-        create_topic(started, "orders", partitions=1)
-        await_in_sync(started, "orders")
-        yield started
+def cluster(insync_cluster: Cluster) -> Cluster:
+    create_topic(insync_cluster, "orders", partitions=1)
+    await_in_sync(insync_cluster, "orders")
+    return insync_cluster
 
 
 def talk_to_leader(cluster: Cluster) -> Talk:
@@ -139,7 +135,7 @@ def test_what_was_cut_off_is_forgotten(cluster: Cluster) -> None:
     assert produce(cluster, other) == (ErrorCode.none, end)
     cluster.restart(stale)
     await_in_sync(cluster, "orders")
-    assert f"cut from 5 to {end}" in cluster.brokers[stale].log.read_text()
+    assert f"truncating from offset 5 to {end}" in cluster.brokers[stale].log.read_text()
     for broker in others:
         cluster.kill(broker)  # one by one, so that the one that was cut leads in the end
         if leader_of(cluster) == stale:

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_helpers import admin, eventually
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from insync.testing.cluster import Cluster
+from support.cluster.clients import admin, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timed]
 
@@ -271,7 +271,7 @@ def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
 @pytest.mark.parametrize(
     ("scenario", "size_mb", "inbound"),
     [
-        pytest.param(ONE_TO_THE_OTHER, 40, 0, id="one-to-the-other"),
+        pytest.param(ONE_TO_THE_OTHER, 40, 0, id="one-to-the-other", marks=pytest.mark.long),
         pytest.param(TWO_TO_ONE, 30, INBOUND, id="two-to-one-producing"),
         pytest.param(ONE_TO_THE_OTHER, 100, 0, id="one-to-the-other-long", marks=pytest.mark.long),
         pytest.param(
@@ -290,7 +290,9 @@ def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
             id="one-to-the-other-two-producing",
             marks=pytest.mark.long,
         ),
-        pytest.param(TWO_TO_ONE, 100, 0, id="two-to-one", marks=pytest.mark.long),
+        pytest.param(
+            TWO_TO_ONE, 100, 0, id="two-to-one", marks=[pytest.mark.long, pytest.mark.slice(4)]
+        ),
     ],
 )
 def test_replicas_move_at_the_rate_the_quota_dictates(
@@ -304,7 +306,7 @@ def test_replicas_move_at_the_rate_the_quota_dictates(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("inbound", [0, INBOUND])
+@pytest.mark.parametrize("inbound", [0, pytest.param(INBOUND, marks=pytest.mark.slice(4))])
 def test_a_broker_with_an_empty_disk_catches_up_under_a_throttle(inbound: int) -> None:
     """The document's second question, and its two nodes of r=2."""
     hold(lambda: bootstrap_under_throttle(inbound))

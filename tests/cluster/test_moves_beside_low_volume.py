@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_helpers import (
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import (
     IntegerProducer,
     admin,
     await_in_sync,
@@ -19,11 +22,8 @@ from cluster_helpers import (
     eventually,
     partitions_of,
 )
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from isr_log import CHANGE, left, log_of
-from move_helpers import command, place, throttles, trickling, write_plan
-
-from insync.testing.cluster import Cluster
+from support.cluster.isr_log import CHANGE, left, log_of
+from support.cluster.reassign_command import command, place, throttles, trickling, write_plan
 
 pytestmark = [pytest.mark.process, pytest.mark.timed]
 

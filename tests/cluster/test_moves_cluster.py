@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from cluster_helpers import (
-    IntegerProducer,
-    check_nothing_lost,
-    eventually,
-    partitions_of,
-)
 from kio.schema.errors import ErrorCode
-from move_helpers import controller, place, throttles
-from raw_client import Talk
-from segment_files import check_identical
 
 from insync.testing.cluster import Cluster
 from insync.wire import moves
 from insync.wire.apis import Api
 from insync.wire.moves import Move, MovesStarted, StartMoves
-
-pytestmark = pytest.mark.process
+from support.cluster.clients import (
+    IntegerProducer,
+    check_nothing_lost,
+    eventually,
+    partitions_of,
+)
+from support.cluster.reassign_command import controller, place, throttles
+from support.cluster.segment_files import check_identical
+from support.wire.raw_client import Talk
 
 TOPIC, PARTITIONS = "moved", 3
 SOURCE, DESTINATION = 1, 4
 BEFORE, AFTER = [SOURCE, 2, 3], [DESTINATION, 2, 3]
 THROTTLE = 5_000_000
+SETTINGS = {
+    "min.insync.replicas": "2",
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "100",
+}
+pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(brokers=4, settings=SETTINGS)]
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    settings = {
-        "min.insync.replicas": "2",
-        "broker.session.timeout.ms": "1000",
-        "broker.heartbeat.interval.ms": "100",
-    }
-    with Cluster(brokers=4, settings=settings) as started:
-        place(started, TOPIC, [BEFORE] * PARTITIONS)
-        yield started
+def cluster(insync_cluster: Cluster) -> Cluster:
+    place(insync_cluster, TOPIC, [BEFORE] * PARTITIONS)
+    return insync_cluster
 
 
 def start(cluster: Cluster, target: list[int], *, throttle: int = THROTTLE) -> MovesStarted:

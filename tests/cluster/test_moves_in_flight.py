@@ -16,8 +16,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from cluster_helpers import IntegerProducer, check_nothing_lost, eventually, partitions_of
-from move_helpers import (
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import IntegerProducer, check_nothing_lost, eventually, partitions_of
+from support.cluster.reassign_command import (
     command,
     controller,
     copied_bytes,
@@ -28,9 +30,13 @@ from move_helpers import (
     write_plan,
 )
 
-from insync.testing.cluster import Cluster
-
-pytestmark = [pytest.mark.process, pytest.mark.timed]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timed,
+    pytest.mark.insync_cluster(
+        brokers=4, settings={"auto.leader.rebalance.enable": "false"}, scope="module"
+    ),
+]
 
 PARTITIONS = 3
 MESSAGE_BYTES = 1_000
@@ -39,12 +45,6 @@ QUOTA = 1_000_000  # six seconds and more
 CRAWL = 150_000  # forty seconds and more
 BURST_S = 0.5  # what a bucket may have saved before it is counted
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=4, settings={"auto.leader.rebalance.enable": "false"}) as started:
-        yield started
 
 
 @pytest.fixture(autouse=True)

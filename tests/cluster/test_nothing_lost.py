@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cluster_helpers import (
+from kio.schema.errors import ErrorCode
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import (
     IntegerProducer,
     check_all_is_well,
     create_topic,
     eventually,
     leader_of,
 )
-from kio.schema.errors import ErrorCode
-from raw_client import ACKS_ALL, Talk, plain
-
-from insync.testing.cluster import Cluster
+from support.wire.raw_client import ACKS_ALL, Talk, plain
 
 pytestmark = pytest.mark.process
 
@@ -150,13 +150,19 @@ def test_leader_and_followers_are_killed_in_turn() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(0, marks=pytest.mark.slice(1)), pytest.param(1, marks=pytest.mark.slice(2))],
+)
 def test_leader_and_followers_are_killed_in_turn_for_minutes(seed: int) -> None:
     run(KILLS, seconds=150, seed=seed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(0, marks=pytest.mark.slice(3)), pytest.param(1, marks=pytest.mark.slice(4))],
+)
 def test_everything_befalls_a_cluster_for_minutes(seed: int) -> None:
     run(EVERYTHING, seconds=150, seed=seed)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_helpers import IntegerProducer as Integers
-from cluster_helpers import check_nothing_lost, create_topic, eventually, partitions_of
-from move_helpers import place
 
 from insync.cli import main as cli
 from insync.testing.cluster import Cluster
+from support.cluster.clients import IntegerProducer as Integers
+from support.cluster.clients import check_nothing_lost, create_topic, eventually, partitions_of
+from support.cluster.reassign_command import place
 
 pytestmark = pytest.mark.process
 SETTINGS = {"broker.session.timeout.ms": "60000"}

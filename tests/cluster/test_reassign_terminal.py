@@ -8,13 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_helpers import IntegerProducer, eventually, partitions_of
-from move_helpers import command, place, throttles, write_plan
-from terminal import Terminal
 
 from insync.testing.cluster import Cluster
+from support.cluster.clients import IntegerProducer, eventually, partitions_of
+from support.cluster.reassign_command import command, place, throttles, write_plan
+from support.cluster.terminal import Terminal
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.insync_cluster(
+        brokers=4,
+        settings={"telemetry.enable": "false", "auto.leader.rebalance.enable": "false"},
+        scope="module",
+    ),
+]
 
 TARGETS = [[3, 2], [4, 2], [3, 2], [4, 2]]
 DESTINATIONS = ("3", "4")
@@ -26,13 +33,6 @@ ROW = re.compile(
     rf"^(?P<who>\d+|total) +[━╸╺ ]+ (?P<percent>\d+)% +(?P<done>{SIZE}) +(?P<left>{SIZE})"
     rf"(?: +(?P<rate>{RATE}))?(?: +(?P<limit>{RATE}))?(?: +{RATE})? +(?P<ends_in>[\d.]+ \w+|\?)$"
 )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    settings = {"telemetry.enable": "false", "auto.leader.rebalance.enable": "false"}
-    with Cluster(brokers=4, settings=settings) as started:
-        yield started
 
 
 @pytest.fixture(autouse=True)
@@ -101,14 +101,14 @@ def test_bars_are_drawn_until_the_end(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_the_watch_and_not_the_move(cluster: Cluster, tmp_path: Path) -> None:
-    """Exit code 1, since the end was not seen, and a word of how to go on; the cluster goes on by
-    itself, and takes the throttle away."""
+    """Exit code 130, and a word of how to go on; the cluster goes on by itself, and takes the
+    throttle away."""
     topic = "left"
     with moving(cluster, topic, tmp_path / "plan.json") as terminal:
         terminal.read_until(lambda: terminal.is_halfway("total"), within_s=60)
         assert not is_moved(cluster, topic)
         terminal.press_ctrl_c()
-        assert terminal.read_to_the_end() == 1, terminal.text
+        assert terminal.read_to_the_end() == 130, terminal.text
     assert "The moves go on. Follow them with --watch; --verify or --sweep" in terminal.text
     assert "Traceback" not in terminal.text
     assert terminal.shows_its_cursor

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_helpers import (
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import (
     IntegerProducer,
     await_in_sync,
     check_all_is_well,
@@ -15,9 +17,7 @@ from cluster_helpers import (
     latest_offset,
     leader_of,
 )
-from segment_files import checkpointed
-
-from insync.testing.cluster import Cluster
+from support.cluster.segment_files import checkpointed
 
 pytestmark = pytest.mark.process
 

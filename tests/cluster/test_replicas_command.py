@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_helpers import (
+from confluent_kafka import Producer
+
+from insync.cli import main as cli
+from insync.testing.cluster import HOST, Cluster, free_ports
+from insync.wire import describe_replicas as wire
+from insync.wire.apis import Api
+from insync.wire.headers import write_request_header
+from support.cluster.clients import (
     QUIET,
     IntegerProducer,
     await_in_sync,
@@ -25,16 +32,9 @@ from cluster_helpers import (
     leader_of,
     partitions_of,
 )
-from confluent_kafka import Producer
-from terminal import Terminal
+from support.cluster.terminal import Terminal
 
-from insync.cli import main as cli
-from insync.testing.cluster import HOST, Cluster, free_ports
-from insync.wire import describe_replicas as wire
-from insync.wire.apis import Api
-from insync.wire.headers import write_request_header
-
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(brokers=1, scope="module")]
 INSYNC = Path(sys.executable).with_name("insync")
 ROW = re.compile(r"orders-0 +\d+ +(\d+) +(yes|no) ")  # partition, leader, follower, in sync
 
@@ -76,7 +76,7 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         code, told = look()
         assert code == 1, "one broker did not answer"
         assert not told["complete"]
-        assert told["problems"] == [f"broker {stopped}: does not answer"]
+        assert told["problems"] == [f"broker {stopped}: does not respond"]
         rows = {row["follower"]: row for row in told["followers"]}
         row = rows.pop(stopped)
         assert [each["lag_ms"] for each in rows.values()] == [0]
@@ -110,11 +110,11 @@ def test_a_leader_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> No
         assert code == 1
         unknown = [row for row in told["followers"] if row["problem"]]
         assert {row["leader"] for row in unknown} == {first}
-        assert unknown[0]["why"] == f"broker {first} leads it and does not answer"
+        assert unknown[0]["why"] == f"broker {first} leads it and does not respond"
         assert any(row["why"] == "level" for row in told["followers"])
         assert cli.main(["replicas", "--bootstrap-server", others]) == 1
         shown = capsys.readouterr().out
-        assert f"NOT COMPLETE: broker {first}: does not answer" in shown
+        assert f"NOT COMPLETE: broker {first}: does not respond" in shown
 
 
 def test_a_cluster_of_which_one_is_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +167,7 @@ def test_watching_ends_with_ctrl_c() -> None:
         finally:
             process.kill()
             process.wait()
-        assert process.returncode == 0
+        assert process.returncode == 130
         assert complaint == ""
 
 
@@ -194,14 +194,14 @@ def test_on_a_terminal_one_table_is_drawn_over_and_over() -> None:
             assert [line for line in terminal.screen if line.startswith("partition ")] == [
                 terminal.screen[0]
             ], "nothing is left of the tables before"
-            complaint = f"NOT COMPLETE: broker {stopped}: does not answer"
+            complaint = f"NOT COMPLETE: broker {stopped}: does not respond"
             terminal.read_until(lambda: complaint in terminal.screen, within_s=30)
             assert "2 followers, 1 in sync; as the leaders know it" in terminal.screen
             cluster.resume(stopped)
             level = "2 followers, 2 in sync; as the leaders know it"
             terminal.read_until(lambda: level in terminal.screen, within_s=30)
             terminal.press_ctrl_c()
-            assert terminal.read_to_the_end() == 0, terminal.text
+            assert terminal.read_to_the_end() == 130, terminal.text
         finally:
             terminal.close()
             cluster.resume(stopped)
@@ -264,20 +264,14 @@ def no_broker() -> Iterator[int]:
     [b"", b"\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1\0\5ab", wire.write_request(["t"]) + b"more"],
 )
 def test_bytes_that_are_no_request_end_their_own_connection_only(
-    capsys: pytest.CaptureFixture[str], small_cluster: Cluster, body: bytes
+    capsys: pytest.CaptureFixture[str], cluster: Cluster, body: bytes
 ) -> None:
     header = write_request_header(
         api_key=Api.DESCRIBE_REPLICAS, api_version=0, correlation_id=1, client_id="bad"
     )
     frame = header + body
-    with socket.create_connection((HOST, small_cluster.brokers[1].port), timeout=10) as talk:
+    with socket.create_connection((HOST, cluster.brokers[1].port), timeout=10) as talk:
         talk.sendall(len(frame).to_bytes(4, "big") + frame)
         assert talk.recv(100) == b""
-    code, told = replicas(capsys, small_cluster.bootstrap)
+    code, told = replicas(capsys, cluster.bootstrap)
     assert (code, told["exact"]) == (0, True)
-
-
-@pytest.fixture(scope="module")
-def small_cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=1) as cluster:
-        yield cluster

@@ -6,7 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_helpers import (
+from kio.schema.errors import ErrorCode
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import (
     IntegerProducer,
     await_in_sync,
     check_replicas_agree,
@@ -15,11 +18,8 @@ from cluster_helpers import (
     leader_of,
     read_to_end,
 )
-from kio.schema.errors import ErrorCode
-from raw_client import EARLIEST, LATEST, Talk, plain
-from segment_files import log_start
-
-from insync.testing.cluster import Cluster
+from support.cluster.segment_files import log_start
+from support.wire.raw_client import EARLIEST, LATEST, Talk, plain
 
 pytestmark = pytest.mark.process
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
-from cluster_helpers import eventually
 from kio.schema.errors import ErrorCode
-from kio_client import KioClient
-from kio_requests import (
+
+from insync.testing.cluster import Cluster
+from support.cluster.clients import eventually
+from support.wire.kio_client import KioClient
+from support.wire.kio_requests import (
     DEBUG_REPLICA,
     DESCRIBE_CLUSTER,
     EARLIEST,
@@ -32,10 +34,6 @@ from kio_requests import (
     records_of,
 )
 
-from insync.testing.cluster import Cluster
-
-pytestmark = pytest.mark.process
-
 NAME = "orders"
 SEEN, UNSEEN = 3, 2  # records below the watermark, and above it
 SEEN_MS, UNSEEN_MS = 1_000, 2_000
@@ -46,6 +44,7 @@ PATIENT = {
     "replica.lag.time.max.ms": "120000",
     "replica.fetch.wait.max.ms": "100",
 }
+pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=PATIENT)]
 
 
 @dataclass
@@ -78,8 +77,8 @@ class HeldBack:
 
 
 @pytest.fixture
-def held_back() -> Iterator[HeldBack]:
-    with Cluster(settings=PATIENT) as cluster, ExitStack() as undo:
+def held_back(cluster: Cluster) -> Iterator[HeldBack]:
+    with ExitStack() as undo:
         clients = {
             broker: undo.enter_context(KioClient(each.port))
             for broker, each in cluster.brokers.items()

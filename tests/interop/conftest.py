@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from cluster_helpers import create_topic
 
 from insync.testing.cluster import Cluster
+from support.cluster.clients import create_topic
 
 _numbers = count()
 

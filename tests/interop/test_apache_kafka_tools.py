@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from cluster_helpers import partitions_of
 
 from insync.testing.cluster import Cluster
-from interop.clients import (
+from support.cluster.clients import partitions_of
+from support.interop.kafka_clients import (
     ACKS,
     CODECS,
     Manner,
@@ -21,7 +21,7 @@ from interop.clients import (
     stored_codecs,
 )
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timed]
 NOON_MS = 1_700_000_000_000
 SETTINGS = "--config", "min.insync.replicas=2", "--config", "retention.ms=3600000"
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from cluster_helpers import IntegerProducer, create_topic, eventually, partitions_of
 from kafka import KafkaProducer
 
 from insync.testing.cluster import Cluster
-from interop.clients import TOOLS, confluent_reads
 from peers.apache_kafka import java_tool
+from support.cluster.clients import IntegerProducer, create_topic, eventually, partitions_of
+from support.interop.kafka_clients import TOOLS, confluent_reads
 
 PAUSE_S = 0.005
 Writing = Callable[[Cluster, str, Event, list[int]], None]
@@ -165,6 +165,13 @@ def test_leaders_die_while_a_client_writes(client: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.process
-@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("confluent-kafka", marks=pytest.mark.slice(3)),
+        pytest.param("kafka-python", marks=pytest.mark.slice(4)),
+        pytest.param("aiokafka", marks=pytest.mark.slice(3)),
+    ],
+)
 def test_leaders_die_for_a_minute_while_a_client_writes(client: str) -> None:
     kill_leaders_while_writing(client, rounds=6)

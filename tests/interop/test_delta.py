@@ -12,26 +12,27 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from exported_tables import record, write
 from pyspark.sql.types import StructType
 
-from insync.pipeline import episodes_table, health_table, output, throttle_table
-from insync.pipeline.recommendation_table import RECOMMENDATION
-from insync.pipeline.schemas import LAG, PROBLEMS, WHAT_IF
-from insync.pipeline.session import session
-from insync.pipeline.steps import STEPS
+from insync.pipeline.io import output
+from insync.pipeline.io.session import session
+from insync.pipeline.tables import episodes, health, throttle
+from insync.pipeline.tables.recommendation import RECOMMENDATION
+from insync.pipeline.tables.registry import STEPS
+from insync.pipeline.tables.schemas import LAG, PROBLEMS, WHAT_IF
 from peers.apache_kafka import DELTA_POM, classpath
+from support.pipeline.exported_tables import record, write
 
 pytestmark = pytest.mark.interop
 
 SCHEMAS = {
     "problems": PROBLEMS,
     "lag": LAG,
-    "episodes": episodes_table.SCHEMA,
+    "episodes": episodes.SCHEMA,
     "what_if": WHAT_IF,
     "recommendation": RECOMMENDATION,
-    "throttle": throttle_table.SCHEMA,
-    "health": health_table.SCHEMA,
+    "throttle": throttle.SCHEMA,
+    "health": health.SCHEMA,
 }
 VALUES = {"string": "a", "int": 7, "bigint": 1 << 40, "boolean": True, "double": 0.5}
 WITHIN_S = 300

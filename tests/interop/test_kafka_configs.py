@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from cluster_helpers import create_topic, eventually
 
 from insync.cli import main as cli
 from insync.testing.cluster import Cluster
-from interop.clients import java, run
 from peers.apache_kafka import ApacheKafka, java_tool
+from support.cluster.clients import create_topic, eventually
+from support.interop.kafka_clients import java, run
 
 pytestmark = pytest.mark.interop
 
@@ -152,7 +152,10 @@ def test_our_command_on_apache_kafka(capsys: pytest.CaptureFixture[str]) -> None
         for arguments, reason in (
             (["--topic", "t", "--add-config", "zebra=1"], "Unknown topic config name: zebra"),
             (["--topic", "u", "--add-config", "retention.ms=1"], "UNKNOWN_TOPIC_OR_PARTITION"),
-            (["--broker", "9", "--add-config", "a=1"], "there is no broker 9 now; there are 1"),
+            (
+                ["--broker", "9", "--add-config", "a=1"],
+                "there is no live broker 9; live brokers: 1",
+            ),
         ):
             assert cli.main([*refused, *arguments]) == 1
             said = capsys.readouterr().err

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from insync.testing.cluster import Cluster
-from interop.clients import (
+from support.interop.kafka_clients import (
     ACKS,
     CODECS,
     Manner,

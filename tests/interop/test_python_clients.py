@@ -8,7 +8,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition as AioPartition
-from cluster_helpers import QUIET, admin
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from kafka import KafkaConsumer
@@ -16,7 +15,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as PyPartition
 
 from insync.testing.cluster import Cluster
-from interop.clients import (
+from support.cluster.clients import QUIET, admin
+from support.interop.kafka_clients import (
     ACKS,
     CODECS,
     LIBRARIES,

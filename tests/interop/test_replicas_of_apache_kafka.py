@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster_helpers import QUIET, eventually
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -20,8 +19,9 @@ from confluent_kafka.admin import (
 
 from insync.cli import main as cli
 from peers.apache_kafka import ApacheKafka
+from support.cluster.clients import QUIET, eventually
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timed]
 SETTINGS = {
     "replica.lag.time.max.ms": "4000",
     "broker.session.timeout.ms": "60000",
@@ -83,9 +83,9 @@ def test_a_follower_that_stops(kafka: ApacheKafka, capsys: pytest.CaptureFixture
     finally:
         kafka.resume(3)
     assert code == 1
-    assert told["problems"] == ["broker 3: does not answer"]
+    assert told["problems"] == ["broker 3: does not respond"]
     assert rows[2]["why"] == "level"
-    assert rows[3]["problem"] == "its broker does not answer for it"
+    assert rows[3]["problem"] == "its broker does not report it"
     await_level(kafka, capsys)
 
 
@@ -110,7 +110,7 @@ def test_a_follower_that_was_away_and_is_held_back(
     write(kafka, 20_000)
     code, _, rows = look(kafka, capsys)
     assert code == 1
-    assert rows[3]["problem"] == "its broker does not answer for it"
+    assert rows[3]["problem"] == "its broker does not report it"
     kafka.restart(3)
     row: dict[str, Any] = {}
 
@@ -118,7 +118,8 @@ def test_a_follower_that_was_away_and_is_held_back(
         row.update(look(kafka, capsys)[2][3])
         return row["catches_up_in_ms"] is not None
 
-    eventually(catches_up, within_s=60, what="it is seen catching up")
+    # A leader sends a megabyte, then nothing for ten seconds: most looks see no movement.
+    eventually(catches_up, within_s=150, what="it is seen catching up")
     assert not row["in_sync"]
     assert row["why"].startswith("catching up, ")
     assert 0 < row["lag_messages"] < 20_000

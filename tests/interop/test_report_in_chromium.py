@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exported_tables import record, write
-from made_up_points import LIMITS_MS, POLICIES, made_up_points
 
 from insync.pipeline.report import render
 from insync.pipeline.report.points import Points
-from interop.chromium import Browser, browser
+from support.interop.chromium import Browser, browser
+from support.pipeline.exported_tables import record, write
+from support.pipeline.report_points import LIMITS_MS, POLICIES, made_up_points
 
 pytestmark = pytest.mark.interop
 
@@ -169,7 +169,7 @@ def test_the_recommendation_stands_on_top(chromium: Browser, made_by_the_command
     first = chromium.script(f"{sections}[0].innerText")
     assert first.startswith(
         "Set replica.in.sync.policy=caught-up and replica.lag.time.max.ms=5000: 5000 ms is the "
-        "smallest limit asked without a false eviction, a flap, or time below the minimum ISR"
+        "smallest limit replayed without a false eviction, a flap, or time below the minimum ISR"
     )
     bottom = chromium.script(f"{sections}[0].getBoundingClientRect().bottom")
     assert bottom < chromium.script("innerHeight"), "nobody has to scroll for it"

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from certificates import KEY_PASSWORD, Authority, Signed, locked
-from cluster_helpers import eventually
 
 from insync.cli import main as cli
 from insync.client.admin import Admin
@@ -21,6 +19,8 @@ from insync.client.command_config import command_config
 from insync.client.connection import ClientConnection
 from insync.client.partition_client import PartitionClient
 from peers.apache_kafka import ApacheKafka, java_tool
+from support.client.certificates import KEY_PASSWORD, Authority, Signed, locked
+from support.cluster.clients import eventually
 
 pytestmark = pytest.mark.interop
 
@@ -252,7 +252,7 @@ def test_a_certificate_that_is_missing_or_unknown(
     for given in (client, client | {"ssl.keystore.location": str(stranger.path)}):
         code, _, err = run("MUTUAL", given, "topics", "--list")
         assert (code, err.count("\n")) == (1, 1)
-        assert "the broker refuses our certificate, or wants one" in err
+        assert "the broker refuses this client's certificate, or requires one" in err
 
 
 def test_a_token(run: Run, authority: Authority, tmp_path: Path) -> None:
@@ -278,12 +278,12 @@ def test_a_token(run: Run, authority: Authority, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("listener", "protocol", "complaint"),
     [
-        ("OPEN", "SASL_PLAINTEXT", "does not take SCRAM-SHA-256; it offers PLAIN"),
-        ("OPEN", "PLAINTEXT", "does its listener ask for SASL? (security.protocol)"),
+        ("OPEN", "SASL_PLAINTEXT", "does not support SCRAM-SHA-256; it offers PLAIN"),
+        ("OPEN", "PLAINTEXT", "does its listener require SASL? (security.protocol)"),
         ("OPEN", "SASL_SSL", "ended during the TLS handshake; is it a plaintext listener?"),
         ("LOCKED", "PLAINTEXT", "listener speaks TLS; set security.protocol to SSL or SASL_SSL"),
         ("LOCKED", "SASL_PLAINTEXT", "listener speaks TLS; set security.protocol to SSL"),
-        ("LOCKED", "SSL", "does its listener ask for SASL? (security.protocol)"),
+        ("LOCKED", "SSL", "does its listener require SASL? (security.protocol)"),
         ("PLAINTEXT", "SSL", "ended during the TLS handshake; is it a plaintext listener?"),
         ("PLAINTEXT", "SASL_PLAINTEXT", "does not use SASL; set security.protocol=PLAINTEXT"),
     ],

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_helpers import consumer_of, create_topic, eventually
 from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from insync.pipeline import tables_from_kafka
-from insync.pipeline.blocks import Cluster as Asked
-from insync.pipeline.blocks import contents
-from insync.pipeline.session import session
-from insync.pipeline.telemetry_schemas import TELEMETRY
+from insync.pipeline.io.blocks import Cluster as Asked
+from insync.pipeline.io.blocks import contents
+from insync.pipeline.io.session import session
+from insync.pipeline.io.telemetry_schemas import TELEMETRY
 from insync.telemetry.schemas import TELEMETRY_TOPIC
 from insync.testing.cluster import Cluster
 from peers.apache_kafka import SPARK_POM, classpath
+from support.cluster.clients import consumer_of, create_topic, eventually
 
 pytestmark = pytest.mark.interop
 

@@ -1,0 +1,1 @@
+"""Brokers with TLS and SASL, as far as a client notices."""

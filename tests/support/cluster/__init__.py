@@ -1,0 +1,1 @@
+"""Clusters of processes: clients of them, their commands, their logs and files."""

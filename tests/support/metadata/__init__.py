@@ -1,0 +1,1 @@
+"""Metadata stores of each kind, and a process that uses one."""

@@ -1,0 +1,1 @@
+"""Clusters that the tools of `insync.moves` change."""

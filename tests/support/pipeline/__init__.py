@@ -1,0 +1,1 @@
+"""Telemetry for the pipeline, and oracles of its tables."""

@@ -1,0 +1,146 @@
+"""Spans of throttled seconds from a list of rows, the slow and obvious way.
+
+Written after the words of `tables.throttle`, with KIP-73's formulas spelled out once more.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+Row = dict[str, Any]
+
+GAP_MS_MAX = 10_000
+PATIENCE_MS = 30_000
+
+
+def spans(rows: list[Row], *, network: int | None = None, factor: int = 3) -> list[Row]:
+    spans_found = []
+    settled = settled_of(rows)
+    for broker, side in sorted({(row["broker"], row["side"]) for row in rows}):
+        # A second that was published twice is one second.
+        of_side = {
+            row["at_ms"]: row for row in rows if (row["broker"], row["side"]) == (broker, side)
+        }
+        last_ms = max(of_side)
+        for own in in_a_row([of_side[at_ms] for at_ms in sorted(of_side)]):
+            summed = added_up(own) | {"broker": broker, "side": side}
+            summed["is_open"] = own[-1]["at_ms"] == last_ms
+            summed["bytes_in_per_s_max"] = inbound(own, rows, settled)
+            spans_found.append(summed | judged(summed, network, factor))
+    return spans_found
+
+
+def in_a_row(seconds: list[Row]) -> list[list[Row]]:
+    """Those with one limit, near enough to one another; none without a limit."""
+    spans_found: list[list[Row]] = []
+    before: Row | None = None
+    for row in seconds:
+        limit = row["limit_bytes_per_s"]
+        if limit is not None:
+            goes_on = (
+                before is not None
+                and before["limit_bytes_per_s"] == limit
+                and row["at_ms"] - before["at_ms"] <= GAP_MS_MAX
+            )
+            if not goes_on:
+                spans_found.append([])
+            spans_found[-1].append(row)
+        before = row
+    return spans_found
+
+
+def inbound(own: list[Row], rows: list[Row], settled: list[Row]) -> int | None:
+    """IN is the highest inbound rate that any broker had in a second of the span; if there is any
+    other, not in one in which its limit was set."""
+    seconds = {row["at_ms"] // 1_000 for row in own}
+    for candidates in (settled, rows):
+        within = (row["bytes_in"] for row in candidates if row["at_ms"] // 1_000 in seconds)
+        rates: list[int] = [rate for rate in within if rate is not None]
+        if rates:
+            return max(rates)
+    return None
+
+
+def settled_of(rows: list[Row]) -> list[Row]:
+    """Those whose broker had the same limit in the second before."""
+    spans_found = []
+    ordered = sorted(rows, key=lambda row: (row["broker"], row["side"], row["at_ms"]))
+    before: Row = {}
+    for row in ordered:
+        if (row["broker"], row["side"]) != (before.get("broker"), before.get("side")):
+            before = {}
+        if row["at_ms"] == before.get("at_ms"):
+            continue
+        limit = row["limit_bytes_per_s"]
+        is_same = before and before["limit_bytes_per_s"] == limit
+        if is_same and row["at_ms"] - before["at_ms"] <= GAP_MS_MAX:
+            spans_found.append(row)
+        before = row
+    return spans_found
+
+
+def added_up(own: list[Row]) -> Row:
+    limit = own[0]["limit_bytes_per_s"]
+    sent = sum(row["bytes"] for row in own)
+    began_ms, last_ms = own[0]["at_ms"], own[-1]["at_ms"]
+    known = [(row["at_ms"], row["replica_lag_bytes"]) for row in own]
+    known = [(at_ms, lag) for at_ms, lag in known if lag is not None]
+    # What was to be copied is the first lag above 0: a leader may learn of it a second late.
+    copies_ms = min((at_ms for at_ms, lag in known if lag > 0), default=began_ms)
+    copying = [(at_ms, lag) for at_ms, lag in known if at_ms >= copies_ms]
+    low, low_at_ms = min(((lag, at_ms) for at_ms, lag in copying), default=(None, None))
+    done_ms = [at_ms for at_ms, lag in copying if lag == 0]
+    return {
+        "began_at_ms": began_ms,
+        "ended_at_ms": last_ms + 1_000,
+        "seconds": len(own),
+        "limit_bytes_per_s": limit,
+        "bytes": sent,
+        "exempt_bytes": sum(row["exempt_bytes"] for row in own),
+        "bytes_per_s_max": max(row["bytes"] for row in own),
+        "use": sent / len(own) / limit if limit else None,
+        "headroom_bytes_per_s": ceil(limit - Fraction(sent, len(own))),
+        "held_back_s": sum(row["held_back_partitions"] > 0 for row in own),
+        "held_back_partitions_max": max(row["held_back_partitions"] for row in own),
+        "lag_bytes_first": copying[0][1] if copying else None,
+        "lag_bytes_last": known[-1][1] if known else None,
+        "lag_bytes_low": low,
+        "lag_low_at_ms": low_at_ms,
+        "real_ms": min(done_ms) - began_ms if done_ms else None,
+    }
+
+
+def judged(span: Row, network: int | None, factor: int) -> Row:
+    limit, inbound_rate = span["limit_bytes_per_s"], span["bytes_in_per_s_max"]
+    first, spare = span["lag_bytes_first"], limit - (inbound_rate or 0)
+    below = (
+        None
+        if network is None or inbound_rate is None
+        else network - Fraction(inbound_rate, factor)
+    )
+    if inbound_rate is None:
+        verdict = None
+    elif limit <= inbound_rate:
+        verdict = "cannot-finish"
+    elif below is None:
+        verdict = "above-inbound"
+    else:
+        verdict = "safe" if limit < below else "starves-clients"
+    if first is None:
+        progress = None
+    elif span["lag_bytes_last"] == 0:
+        progress = "done"
+    else:
+        waited_ms = span["ended_at_ms"] - 1_000 - span["lag_low_at_ms"]
+        progress = "stuck" if waited_ms >= PATIENCE_MS else "moving"
+    return {
+        "estimated_ms": None
+        if first is None or spare <= 0
+        else ceil(Fraction(1_000 * first, spare)),
+        "safe_above_bytes_per_s": inbound_rate,
+        "safe_below_bytes_per_s": None if below is None else ceil(below),
+        "verdict": verdict,
+        "progress": progress,
+    }

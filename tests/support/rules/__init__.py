@@ -1,0 +1,1 @@
+"""Partition states, and a model of a partition with whole logs."""

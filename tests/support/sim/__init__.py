@@ -1,0 +1,1 @@
+"""Real brokers on virtual time, and clients of them."""

@@ -1,0 +1,1 @@
+"""Recorded telemetry of simulated runs, and its contract."""

@@ -1,0 +1,1 @@
+"""Clients and values of the protocol, made with kio and not with `insync.wire`."""
