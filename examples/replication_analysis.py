@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from insync.pipeline import Asked, episodes, health, lag, recommendation, throttle, what_if
+from insync.pipeline import WhatIfGrid, episodes, health, lag, recommendation, throttle, what_if
 
 SOURCE = "127.0.0.1:9092"
 if sys.argv[0].endswith("replication_analysis.py") and len(sys.argv) > 1:
@@ -59,8 +59,8 @@ told.select("topic", "partition", "follower", "cause", "ending", "out_ms").show(
 # What it would have done with the same fetches, and which limit that speaks for.
 
 # %%
-asked = Asked(lag_time_max_ms=(5_000, 10_000, 30_000))
-replayed = what_if(**seen, asked=asked).cache()
+grid = WhatIfGrid(lag_time_max_ms=(5_000, 10_000, 30_000))
+replayed = what_if(**seen, grid=grid).cache()
 overall = replayed.where("level = 'all'").orderBy("policy", "lag_time_max_ms")
 overall.select("policy", "lag_time_max_ms", "shrinks", "flaps", "false_evictions").show()
 
@@ -77,7 +77,7 @@ limits.select("broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verd
 
 facts = {table: noted[table] for table in ("elections", "configs")}
 daily = health(told, **seen, **facts, lag=behind, throttle=limits)
-daily.select("level", "name", "word", "reason").show(truncate=False)
+daily.select("level", "name", "status", "reason").show(truncate=False)
 
 # %% [markdown]
 # ## Results are tables: join them as you like

@@ -1,0 +1,1 @@
+"""Programs for people who change Insync; no part of the package."""
