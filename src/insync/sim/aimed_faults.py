@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from insync.metadata import paths
 from insync.metadata.errors import Unavailable
@@ -114,19 +115,14 @@ class AimedFaults(FaultBase):
             return
         partition, leader, follower, store = target
         cluster.note("restart joining", partition, leader, follower)
-        cluster.kill(follower)
-        await self._until(lambda: follower not in self._state_of(partition)["isr"])
-        proposals = HeldProposals(store, partition)
         try:
-            await cluster.start(follower)
-            await self._until(lambda: len(proposals) > 0)
-            cluster.kill(follower)
-            cluster.network.cut(leader, follower)
-            await cluster.start(follower)
-            proposals.fail()
-            await self._wait(0.1, 0.5)
+            async with self._held_expand(partition, follower, store) as proposals:
+                cluster.kill(follower)
+                cluster.network.cut(leader, follower)
+                await cluster.start(follower)
+                proposals.fail()
+                await self._wait(0.1, 0.5)
         finally:
-            proposals.release()
             cluster.network.mend(leader, follower)
 
     async def damage_joining_follower(self) -> None:
@@ -139,12 +135,7 @@ class AimedFaults(FaultBase):
             return
         partition, leader, follower, store = target
         cluster.note("damage joining", partition, leader, follower)
-        cluster.kill(follower)
-        await self._until(lambda: follower not in self._state_of(partition)["isr"])
-        proposals = HeldProposals(store, partition)
-        try:
-            await cluster.start(follower)
-            await self._until(lambda: len(proposals) > 0)
+        async with self._held_expand(partition, follower, store):
             end, disk = self._end_at(follower, partition), cluster.brokers[follower].disk
             folder = "/logs/{}-{}/".format(*partition)
             files = [path for path in disk.paths() if path.startswith(folder)]
@@ -152,10 +143,23 @@ class AimedFaults(FaultBase):
             if segments:
                 disk.overwrite(segments[-1], 0, bytes(disk.file_size(segments[-1])))
             await self._until(lambda: self._end_at(follower, partition) < end)
-        finally:
-            proposals.release()
         await self._wait(0.1, 0.5)
         await self._wait_until_healthy()
+
+    @asynccontextmanager
+    async def _held_expand(
+        self, partition: Partition, follower: int, store: BrokerStore
+    ) -> AsyncIterator[HeldProposals]:
+        """Restart a member of the ISR; the expand that adds it again waits before the store."""
+        self._cluster.kill(follower)
+        await self._until(lambda: follower not in self._state_of(partition)["isr"])
+        proposals = HeldProposals(store, partition)
+        try:
+            await self._cluster.start(follower)
+            await self._until(lambda: len(proposals) > 0)
+            yield proposals
+        finally:
+            proposals.release()
 
     def _choose_proposer(self) -> tuple[Partition, int, int, BrokerStore] | None:
         """A partition, its leader, a follower in the ISR and the leader's store; None without."""

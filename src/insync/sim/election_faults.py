@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from insync.sim.fault_base import FaultBase
+from insync.sim.history import Partition
 
 TAIL_RECORDS: Final = 8
 """What one follower has and another lacks: more than producers send again at once."""
@@ -75,13 +76,9 @@ class ElectionFaults(FaultBase):
         returns, only the epoch of its last record shows that its log differs.
         """
         cluster = self._cluster
-        partition = (self._topic, 0)  # the busy one
-        await self._wait_until_healthy()
-        state = self._state_of(partition)
-        in_order = [broker for broker in state.get("replicas", ()) if broker in state["isr"]]
-        leader = state.get("leader")
-        if leader is None or len(in_order) < 3:  # noqa: PLR2004
+        if (target := await self._find_three_members()) is None:
             return
+        partition, leader, in_order = target
         first, second, *_ = [broker for broker in in_order if broker != leader]
         cluster.note("elect twice", partition, leader, first, second)
         cluster.network.cut(leader, first)
@@ -110,13 +107,9 @@ class ElectionFaults(FaultBase):
         the first one. When that one truncates its log, another member is behind its new end.
         """
         cluster, network = self._cluster, self._cluster.network
-        partition = (self._topic, 0)  # the busy one
-        await self._wait_until_healthy()
-        state = self._state_of(partition)
-        in_order = [broker for broker in state.get("replicas", ()) if broker in state["isr"]]
-        leader = state.get("leader")
-        if leader is None or len(in_order) < 3:  # noqa: PLR2004
+        if (target := await self._find_three_members()) is None:
             return
+        partition, leader, in_order = target
         followers = [broker for broker in in_order if broker != leader]
         between, *others = followers
         before_leader = in_order[: in_order.index(leader)]
@@ -155,3 +148,17 @@ class ElectionFaults(FaultBase):
         for other in preferred:
             await cluster.start(other)
         await self._wait_until_healthy()
+
+    async def _find_three_members(self) -> tuple[Partition, int, list[int]] | None:
+        """The busiest partition, its leader and its ISR in the order of the replica list.
+
+        None if it has no leader, or fewer than three members.
+        """
+        partition = (self._topic, 0)
+        await self._wait_until_healthy()
+        state = self._state_of(partition)
+        in_order = [broker for broker in state.get("replicas", ()) if broker in state["isr"]]
+        leader = state.get("leader")
+        if leader is None or len(in_order) < 3:  # noqa: PLR2004
+            return None
+        return partition, leader, in_order
