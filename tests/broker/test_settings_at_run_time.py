@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import pytest
 
+from insync.broker import settings_table
 from insync.broker.replication.replica import Replica
 from insync.client.admin import Admin, NewTopic
 from insync.client.admin_connections import Connections, Refused
 from insync.client.connection import ClientConnection
 from insync.rules import isr as isr_rules
+from insync.rules import throttled_replicas
 from insync.rules.values import BrokerId
 from insync.sim.clients import SimClient
 from insync.sim.cluster import Cluster
@@ -186,6 +189,34 @@ def test_open_logs_apply_segment_bytes_and_retention() -> None:
         for number in world.cluster.brokers:
             config = world.replica(number).log.config
             assert (config.segment_bytes, config.retention_ms) == (4_096, 77)
+
+    play(scenario)
+
+
+def test_a_throttled_replica_list_is_parsed_once_per_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has an entry per partition: once for each of them would be quadratic."""
+    partitions, parsed = 60, [0]
+    read = throttled_replicas.parse
+
+    def counted(text: str) -> throttled_replicas.ThrottledReplicas:
+        parsed[0] += text.count(":")
+        return read(text)
+
+    async def scenario(world: World) -> None:
+        await world.admin.create_topic(NewTopic(name="many", assignment=[[1, 2, 3]] * partitions))
+        await asyncio.sleep(1)
+        setting = settings_table.TOPIC_SETTINGS["leader.replication.throttled.replicas"]
+        counting = dataclasses.replace(setting, read=counted)
+        monkeypatch.setitem(settings_table.TOPIC_SETTINGS, setting.name, counting)
+        entries = ",".join(f"{number}:1" for number in range(partitions))
+        await world.set(Resource.TOPIC, "many", leader_replication_throttled_replicas=entries)
+        world.cluster.kill(2)  # and each partition's ISR changes
+        await asyncio.sleep(5)
+        assert world.cluster.brokers[1].node is not None
+        assert world.cluster.brokers[1].node.quotas.leader.throttles(("many", partitions - 1))
+        assert partitions <= parsed[0] <= 10 * partitions
 
     play(scenario)
 

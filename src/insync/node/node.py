@@ -198,6 +198,7 @@ class Node:
         self.replicas = Replicas(
             broker=self.broker,
             settings=self.settings,
+            topic_settings=self.topic_settings,
             store=world.store,
             view=self.view,
             directory=self.directory,

@@ -18,6 +18,7 @@ from insync.broker.replication.offline_reports import OfflineReports
 from insync.broker.replication.pending_acks import OnVerdict
 from insync.broker.replication.replica import Replica
 from insync.broker.settings import Settings
+from insync.broker.topic_settings import TopicSettingsCache
 from insync.metadata import paths
 from insync.metadata.records import OfflineReplica
 from insync.metadata.store import MetadataStore, Operation
@@ -47,6 +48,7 @@ class Replicas:
         *,
         broker: BrokerId,
         settings: Settings,
+        topic_settings: TopicSettingsCache,
         store: MetadataStore,
         view: ClusterView,
         directory: LogDirectory,
@@ -56,6 +58,7 @@ class Replicas:
     ) -> None:
         self.broker = broker
         self.settings = settings
+        self._topic_settings = topic_settings
         self.store = store
         self.view = view
         self.directory = directory
@@ -228,7 +231,7 @@ class Replicas:
     def _apply_role(self, replica: Replica, state: PartitionState) -> None:
         is_new_epoch, isr_before = state.leader_epoch != replica.epoch, replica.members
         replica.apply_state(state)
-        settings = self._settings_of(replica.key[0])
+        settings = self._topic_settings.layers_of_topic(replica.key[0])
         self._apply_limits(replica, state, settings)
         self._check_repaired(replica, state)
         if state.leader != self.broker or not self.may_lead() or not self._can_lead(replica):
@@ -394,15 +397,12 @@ class Replicas:
             state = self.view.states.get(replica.key)
             if state is None or (topics is not None and replica.key[0] not in topics):
                 continue
-            settings = self._settings_of(replica.key[0])
+            settings = self._topic_settings.layers_of_topic(replica.key[0])
             self._apply_limits(replica, state, settings)
             if replica.term is not None:
                 rule = self._rule(replica.key[0], settings)
                 self.leading.change_rule(replica, rule, now_ms=self.loop.now_ms)
                 self.leading.remove_eligible_if_enough(replica, state)
-
-    def _settings_of(self, topic: str) -> Settings:
-        return self.settings.for_stored_topic(self.view.topic_configs.get(topic, {}))
 
     def _rule(self, topic: str, settings: Settings) -> Rule:
         rule = self._rules.of_topic(topic, settings, self.settings)
