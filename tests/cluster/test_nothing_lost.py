@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
+from insync.sim.history import History
 from insync.testing.cluster import Cluster
 from support.cluster.clients import (
     IntegerProducer,
@@ -21,6 +22,7 @@ from support.cluster.clients import (
     eventually,
     leader_of,
 )
+from support.cluster.recorded_clients import RecordingConsumer, RecordingProducer, check_history
 from support.wire.raw_client import ACKS_ALL, Talk, plain
 
 pytestmark = pytest.mark.process
@@ -119,15 +121,21 @@ def run(acts: Acts, *, seconds: float, seed: int) -> None:
     """Each act at least once, then round and round, with some peace in between."""
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders")
-        trouble = Trouble(cluster, IntegerProducer(cluster, "orders"), seed)
+        history = History()
+        producer = RecordingProducer(cluster, "orders", history)
+        trouble = Trouble(cluster, producer, seed)
         end_s = time.monotonic() + seconds
         number = 0
-        while number < len(acts) or time.monotonic() < end_s:
-            trouble.produce(trouble.chance.uniform(0.3, 1.5))
-            acts[number % len(acts)](trouble)
-            number += 1
-        trouble.producer.flush(60)
-        check_all_is_well(cluster, trouble.producer)
+        with RecordingConsumer(cluster, "orders", producer.partitions, history) as consumer:
+            while number < len(acts) or time.monotonic() < end_s:
+                trouble.produce(trouble.chance.uniform(0.3, 1.5))
+                acts[number % len(acts)](trouble)
+                number += 1
+            producer.flush(60)
+        assert consumer.reads > 0
+        assert consumer.latest > 0
+        check_all_is_well(cluster, producer)
+        check_history(cluster, producer, history)
 
 
 KILLS: Acts = [
