@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-interop test-long test-mutants soak check types units bench docs format pins clean
+.PHONY: help demo test processes searches test-interop test-long test-mutants soak check types units bench docs format pins clean
 
 # What each lane takes from the one suite. A test with no mark is quick and starts nothing.
 UNIT    := not process and not spark and not interop and not long
@@ -47,7 +47,17 @@ test: $(READY)  ## what `check` does, every branch of the rules, long searches, 
 	+@$(BESIDE_TYPES) 'MARKS=$(PLAIN)' 'IGNORED=--ignore=tests/rules'
 	$(BIN)/pytest -n auto -m "$(UNIT)" tests/rules --cov=insync.rules --cov-fail-under=100
 	tests/prepare java
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n auto --dist worksteal -m "$(SEARCH)"
+	+@$(MAKE) --no-print-directory --jobs=2 processes searches
+
+# Processes mostly wait. The searches take what they leave of the cores, and yield to them: `nice 10`
+# is a tenth of a core at least, enough for the few that use real time. Their output is printed in
+# one piece when they are done.
+SEARCHES_LOG := .searches.log
+searches: $(READY)
+	@HYPOTHESIS_PROFILE=thorough nice -n 10 $(BIN)/pytest -n auto --dist worksteal -m "$(SEARCH)" \
+	  --durations=15 > $(SEARCHES_LOG) 2>&1; code=$$?; cat $(SEARCHES_LOG); exit $$code
+
+processes: $(READY)
 	$(BIN)/pytest -n 2 --dist loadfile -m "$(PROCESS) and not timed" --durations=15
 	$(BIN)/pytest -m "$(PROCESS) and timed" --durations=15
 
@@ -119,7 +129,7 @@ pins: $(READY)  ## pin the newest allowed versions anew (needs uv)
 	  --generate-hashes --no-strip-extras --no-emit-index-url --no-header --output-file requirements.txt
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers $(DEMO)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers $(DEMO) $(SEARCHES_LOG)
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
