@@ -85,6 +85,12 @@ def test_the_limits_asked_for_reach_the_policy() -> None:
         assert not isinstance(policy, Messages) or policy.lag_max_messages == 7
 
 
+def test_a_policy_name_without_a_policy_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("insync.rules.settings.POLICY_NAMES", (*POLICY_NAMES, "new"))
+    with pytest.raises(AssertionError, match="new is in POLICY_NAMES and has no policy"):
+        in_sync_rule(named("new"))
+
+
 def test_kip_501_process_time_applies_with_the_flag() -> None:
     rule = in_sync_rule(named("true-lag", flag=True, process_ms=1))
     assert (rule.process_time_max_ms, rule.warnings) == (1, ())

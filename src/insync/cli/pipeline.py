@@ -12,10 +12,10 @@ import typer
 
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
 from insync.cli.pipeline_options import (
+    BrokerSource,
     BucketMs,
     JobOptions,
     Out,
-    Source,
     SparkOptions,
     ThrottleOptions,
     WhatIfOptions,
@@ -119,7 +119,7 @@ def report(
 @expand_options
 def stream(
     *,
-    source: Source,
+    source: BrokerSource,
     out: Out,
     every_s: Annotated[
         int, typer.Option("--every", metavar="SECONDS", min=1, help="Time between two batches.")

@@ -23,6 +23,14 @@ Source = Annotated[
         help="Brokers to read telemetry from, or a folder of exported tables.",
     ),
 ]
+BrokerSource = Annotated[
+    str,
+    typer.Option(
+        "--source",
+        metavar="HOST:PORT,...",
+        help="Brokers to read telemetry from.",
+    ),
+]
 Out = Annotated[
     str,
     typer.Option("--out", metavar="DIR", help="Folder to write to; one folder in it per table."),

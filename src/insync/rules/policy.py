@@ -3,12 +3,13 @@
 | name            | from                   | out of sync when (T: `lag_time_max_ms`)               |
 |-----------------|------------------------|-------------------------------------------------------|
 | `messages`      | before KIP-16, article | too many messages behind, or no fetch for T           |
-| `lag-begin`     | KIP-16                 | no fetch reached the end for T, or no fetch for T     |
+| `lag-begin`     | KIP-16                 | every fetch short of the end for T, or no fetch for T |
 | `caught-up`     | KAFKA-4485             | behind, and last caught up more than T ago            |
 | `true-lag`      | KAFKA-4485, literally  | lacks a record older than T, or behind, no fetch for T|
 | `pending-reads` | KIP-501                | as `caught-up`, but not while a read is pending       |
 
-"For T" always means *more than* T: equality is in sync.
+"For T" always means *more than* T: equality is in sync. `lag-begin` counts from the first fetch
+that was short of the leader's end.
 
 While nothing happens a follower only gets staler, so one question answers everything: the first
 millisecond at which it is out (`leaves_at_ms`). It is in sync before that millisecond, and a

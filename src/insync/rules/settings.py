@@ -85,8 +85,10 @@ def _policy(settings: InSyncSettings, *, holds: bool) -> Policy:
             return LagBegin(lag_time_max_ms=lag_time_max_ms)
         case "true-lag":
             return TrueLag(lag_time_max_ms=lag_time_max_ms, pending_reads=holds)
-        case _:
+        case "caught-up" | "pending-reads":
             return CaughtUp(lag_time_max_ms=lag_time_max_ms, pending_reads=holds)
+        case name:
+            raise AssertionError(f"{name} is in POLICY_NAMES and has no policy")
 
 
 def _check_ranges(settings: InSyncSettings) -> None:

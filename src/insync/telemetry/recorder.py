@@ -3,9 +3,9 @@
 The data path appends one small row (`rows.py`) to a list, nothing more; columns, blocks and
 compression come later and elsewhere. A row that finds the buffer full is counted and gone.
 
-A follower that is level with its leader is not heard of partition by partition: its fetch session
-speaks for all of them (`broker.fetch_sessions`). What the session said is written down when the
-rule takes it over, as the idle fetches they were.
+A follower that is level with its leader does not list its partitions: a fetch of its session counts
+as an idle fetch of each (`broker.fetch.fetch_sessions`). They are recorded as idle fetches of a
+partition when the leader's rules next use them.
 """
 
 from __future__ import annotations
@@ -396,7 +396,7 @@ class PartitionRecord(LedPlace):
         version: int,
         now_ms: int,
     ) -> None:
-        """The store's word on the ISR: what this leader asked for, or what a controller did."""
+        """The ISR in the store changed: as this leader proposed, or otherwise."""
         isr = None if term is None else term.isr
         if isr is not None and not isinstance(isr, Stable) and isr_rules.proposed(isr) != after:
             event = REFUSED if isr.version == version else SUPERSEDED
@@ -483,7 +483,9 @@ def controller_cause(
     replicas: Collection[BrokerId],
     offline: AbstractSet[BrokerId],
 ) -> str:
-    """Why the controller made a change that no leader had proposed.
+    """Why the ISR changed, though no leader had proposed it.
+
+    The controller made the change, or a broker that elects or cancels a reassignment for a client.
 
     `offline` are the registered brokers that reported their replica as failed or damaged.
     """

@@ -195,7 +195,7 @@ TABLES: Final = {
 }
 
 OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fetches.outcome
-LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by
+LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by; "controller" is not the leader
 SHRINK, EXPAND = "shrink", "expand"  # isr.change
 BEGAN, PROPOSED = "began", "proposed"  # isr_events.event
 REFUSED, SUPERSEDED = "refused", "superseded"
@@ -210,10 +210,10 @@ CAUSES: Final = {
     LAG_MESSAGES: "shrink by the leader: lacks more than replica.lag.max.messages",
     FETCH_SILENCE: "shrink by the leader: no fetch for T",
     CAUGHT_UP: "expand by the leader: nothing keeps the follower out any more",
-    BROKER_GONE: "shrink by the controller: the session of the replica's broker ended",
-    REPLICA_OFFLINE: "shrink by the controller: the replica's log failed or is damaged",
-    REASSIGNMENT: "shrink by the controller: a reassignment removed the replica",
-    ELECTED: "expand by the controller: a replica outside the ISR became leader",
+    BROKER_GONE: "shrink not proposed by the leader: the session of the replica's broker ended",
+    REPLICA_OFFLINE: "shrink not proposed by the leader: the replica's log failed or is damaged",
+    REASSIGNMENT: "shrink not proposed by the leader: a reassignment removed the replica",
+    ELECTED: "expand not proposed by the leader: a replica outside the ISR became leader",
 }
 """The values of `isr.cause`, and null. T is `replica.lag.time.max.ms`."""
 TELEMETRY_TOPIC: Final = "__insync_telemetry"

@@ -242,9 +242,9 @@ def test_so_is_a_change_that_the_controller_makes(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO):
         play(scenario, settings={})
     follower, leader = (line for line in caplog.messages if "ISR is now" in line)
-    assert "t-0: ISR is now 1,2: 3 leaves (by the controller, epoch " in follower
+    assert "t-0: ISR is now 1,2: 3 leaves (not proposed by the leader, epoch " in follower
     assert "its session ended): 0 ms behind, lacks 0 messages of 7, caught up" in follower
-    assert "t-0: ISR is now 2: 1 leaves (by the controller, epoch " in leader
+    assert "t-0: ISR is now 2: 1 leaves (not proposed by the leader, epoch " in leader
     assert leader.endswith("; its session ended)")  # who leads now knew nobody's place
 
 

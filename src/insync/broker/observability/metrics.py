@@ -244,7 +244,8 @@ class Metrics(Collector):
         )
         yield _counter(
             "insync_resignations",
-            "Partitions that this broker resigned because it read too slowly.",
+            "Partitions that this broker resigned: a read for a follower took too long, or the "
+            "leader stalled.",
             self._isr_counters.resignations,
         )
 

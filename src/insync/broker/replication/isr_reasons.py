@@ -48,9 +48,8 @@ def why_by_controller(
         does = "joins" if broker in state.isr else "leaves"
         why = by_controller(broker, before, state.replicas, offline)
         where = f": {_where(term, broker, now_ms)}" if term and broker in term.followers else ""
-        reasons.append(
-            f"{broker} {does} (by the controller, epoch {state.leader_epoch}; {why}){where}"
-        )
+        epoch = state.leader_epoch
+        reasons.append(f"{broker} {does} (not proposed by the leader, epoch {epoch}; {why}){where}")
     return "; ".join(reasons)
 
 

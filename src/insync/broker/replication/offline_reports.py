@@ -1,8 +1,8 @@
 """How this broker reports replicas of its own that cannot lead.
 
-A log that failed takes and serves nothing until a restart, and a damaged one has lost records. Only
-the leader and the controller write partition states, and a follower that fetches nothing is never
-evicted from an idle partition. So the broker creates a node of its own incarnation
+A log that failed takes and serves nothing until a restart, and a damaged one has lost records. A
+follower does not write partition states, and a follower that fetches nothing is never evicted from
+an idle partition. So the broker creates a node of its own incarnation
 (`metadata.offline_replicas`), and the controller acts on it: an in-sync replica takes over, and the
 reported one leaves the ISR unless it is the last member.
 
