@@ -163,7 +163,7 @@ DEFECTS = (
             Edit(
                 FETCHER,
                 "        except (StorageRefusal, CorruptBatch) as refusal:  # the other partitions "
-                "go on\n            self._handle_refusal(partition, refusal)\n"
+                "go on\n            self._handle_refusal(partition, refusal, _action_of(answer))\n"
                 "        except Exception:\n"
                 '            logger.exception("%s-%d: the leader\'s answer could not be applied", '
                 "*replica.key)\n            self._back_off(partition)\n",

@@ -115,7 +115,8 @@ class BrokerLoop:
             try:
                 effect(*arguments)
             except Exception:  # the others follow from states that count them as done
-                logger.exception("an effect failed: %s", getattr(effect, "__qualname__", effect))
+                name = getattr(effect, "__qualname__", effect)
+                logger.exception("internal error in %s; other effects are performed", name)
 
     # Stalls.
 

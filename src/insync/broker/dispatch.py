@@ -116,7 +116,8 @@ class Dispatcher:
             ApiVersions.answer_unsupported_version(reply)
         else:
             logger.info(
-                "API key %d version %d is not supported; closing the connection",
+                "%s: API key %d version %d is not supported; closing the connection",
+                reply.connection.peer,
                 header.api_key,
                 header.api_version,
             )

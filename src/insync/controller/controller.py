@@ -160,6 +160,7 @@ class Controller:
         self._wake.set()
 
     async def _run(self) -> None:
+        logged = ""  # the last error: each is logged once until the store answers
         while True:
             self._wake.clear()
             try:
@@ -174,12 +175,15 @@ class Controller:
                     self._is_rebalance_due = False
                     self._cooldowns.clear()
                     self._leases.clear()
+                logged = ""
             except Conflict as conflict:
                 logger.debug("controller: another change came first, trying again: %s", conflict)
                 self._wake.set()
                 await asyncio.sleep(0)
             except (SessionEnded, Unavailable) as error:
-                logger.info("controller: %s; trying again in %d ms", error, RETRY_MS)
+                if str(error) != logged:
+                    logger.info("controller: %s; trying again every %d ms", error, RETRY_MS)
+                logged = str(error)
                 await asyncio.sleep(RETRY_MS / 1_000)
                 self._wake.set()
             except Exception:

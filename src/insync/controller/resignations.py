@@ -41,10 +41,14 @@ def decide_resignations(store: MetadataStore, *, live: ElectableBrokers) -> Resi
             after = resign(state, live=live(key), cooling=brokers_in_cooldown(store, key))
         if after is None:
             decisions.refused.append(delete_request)
+            why_not = (
+                f"its leader epoch {resignation.leader_epoch} is over"
+                if state is None
+                else "no other in-sync replica is live and outside its cool-down, or it is in its"
+                " own cool-down (leader.resign.cooldown.ms)"
+            )
             decisions.lines.append(
-                f"{key[0]}-{key[1]}: broker {resignation.leader} may not resign: its leader"
-                " epoch is over, or no other in-sync replica is live and outside its cool-down"
-                " (leader.resign.cooldown.ms)"
+                f"{key[0]}-{key[1]}: broker {resignation.leader} may not resign: {why_not}"
             )
             continue
         current = store.get(path)

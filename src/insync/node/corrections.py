@@ -65,13 +65,17 @@ def find_traces(view: ClusterView, store: MetadataStore, directory: LogDirectory
         is_same_topic = view.topic_names.get(directory.topic_ids[key]) == key[0]
         if state is None or epoch is None or not is_same_topic or epoch <= state.leader_epoch:
             continue
-        if epoch <= state.leader_epoch + EPOCH_LEAP_MAX:
+        is_raised = epoch <= state.leader_epoch + EPOCH_LEAP_MAX
+        if is_raised:
             epochs[key] = epoch
         logger.warning(
-            "%s-%d: the log has leader epoch %d and the metadata store has %d: the store went back",
+            "%s-%d: the log has leader epoch %d and the metadata store has %d: %s",
             *key,
             epoch,
             state.leader_epoch,
+            "the store went back; its epoch is raised"
+            if is_raised
+            else f"ignored, because it is more than {EPOCH_LEAP_MAX} ahead",
         )
     return LogTraces(epochs=epochs, producer_ids_end=largest + 1 if largest >= given_out else 0)
 

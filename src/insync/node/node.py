@@ -181,7 +181,7 @@ class Node:
         try:
             self._metadata_checkpoints.write()
         except StorageRefusal as refusal:
-            logger.warning("not noted how far the metadata store was read: %s", refusal)
+            logger.warning("metadata checkpoint not written: %s", refusal)
 
     def _delete_expired_strays(self) -> None:
         delete_expired_strays(

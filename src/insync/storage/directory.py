@@ -181,7 +181,8 @@ class LogDirectory:
         if key in self.logs:
             if self.topic_ids[key] == topic_id:
                 return self.logs[key]
-            self.set_aside(topic, partition, now_ms=now_ms)
+            self._set_aside(key, now_ms)
+            self._detach(key)
         elif name in self.strays:
             self.strays.remove(name)
             self._set_aside(key, now_ms)
@@ -268,22 +269,25 @@ class LogDirectory:
         return log
 
     def set_aside(self, topic: str, partition: int, *, now_ms: int) -> str:
-        """Take a log out of use and keep it as a stray; return the stray's name.
+        """Take a log out of use and keep it as a stray; return its name, for the caller to log.
 
         What is known of damage stays: the log may not be the one that was noted.
         """
-        stray = self._set_aside((topic, partition), now_ms)
+        stray = self._rename_to_stray((topic, partition), now_ms)
         self._detach((topic, partition))
         return stray
 
-    def _set_aside(self, key: Partition, now_ms: int) -> str:
-        """Rename what is in the place of a partition's log."""
+    def _set_aside(self, key: Partition, now_ms: int) -> None:
+        """Rename what is in the place of a partition's log, and log it."""
+        stray = self._rename_to_stray(key, now_ms)
+        logger.info("%s/%s: set aside as %s", self.path, log_name(*key), stray)
+
+    def _rename_to_stray(self, key: Partition, now_ms: int) -> str:
         name, kept = log_name(*key), f"{key[0][:NAME_KEPT_CHARACTERS]}-{key[1]}"
         while (stray := f"{kept}.{now_ms}{STRAY}") in self._stray_names:
             now_ms += 1
         self._disk.rename(f"{self.path}/{name}", f"{self.path}/{stray}")
         self._stray_names.add(stray)
-        logger.info("%s/%s: set aside as %s", self.path, name, stray)
         return stray
 
     def topic_id_of(self, key: Partition) -> UUID | None:
@@ -296,7 +300,8 @@ class LogDirectory:
         path = f"{self.path}/{log_name(*key)}"
         self._refuse_link(path)
         if key in self.logs:
-            self.set_aside(*key, now_ms=now_ms)
+            self._set_aside(key, now_ms)
+            self._detach(key)
         elif self._is_folder(path):
             self._set_aside(key, now_ms)
             self._refused.pop(key, None)

@@ -119,6 +119,11 @@ _FLEXIBLE_FROM: Final[dict[int, int]] = {
 }
 
 
+def api_name(api_key: int) -> str:
+    """For lines of the log; also of a key that is not supported."""
+    return Api(api_key).name if api_key in SUPPORTED else f"API key {api_key}"
+
+
 def is_supported(api_key: int, version: int) -> bool:
     """Whether a request of this key and version is advertised; any integers are allowed."""
     return api_key in _KEYS and version in SUPPORTED[Api(api_key)]

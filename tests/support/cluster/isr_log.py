@@ -14,9 +14,7 @@ LEAVES = re.compile(r"(\d+) leaves \(\S+, limit \d+ ms(?:; (at once|\d+ ms after
 JOINS = re.compile(r"(\d+) joins .* lacks (\d+) messages")
 CAUGHT_UP = re.compile(r"(\d+) joins [^;]* caught up (\d+) ms ago")
 SAID_AT_CHARACTERS = len("2026-01-31 23:59:59,999")
-STALLED = re.compile(
-    r"\b(?!__)(\w\S*)-(\d+): the event loop of this leader did not run for (\d+) ms"
-)
+STALLED = re.compile(r"\bbroker \d+: stalled (\d+) ms; eviction deadlines")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def joined(cluster: Cluster, who: int, broker: int | None = None) -> list[int]:
 
 
 def stalled_ms(cluster: Cluster, broker: int) -> list[int]:
-    return [int(ms) for _, _, ms in STALLED.findall(log_of(cluster, broker))]
+    return [int(ms) for ms in STALLED.findall(log_of(cluster, broker))]
 
 
 def said_at_s(line: str) -> float:

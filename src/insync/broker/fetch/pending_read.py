@@ -90,13 +90,31 @@ class PendingRead:
     def on_done(self, future: asyncio.Future[ReadResult | WouldBlock]) -> None:
         partition = self._partition
         is_awaited = partition.awaits_read(self.read_id)
-        records = _result_of(future)
+        records = self._result_of(future)
         size_bytes = len(records.data) if isinstance(records, ReadResult) else None
         self._end(size_bytes if is_awaited else None)
         if is_awaited:
             partition.pool_read = PoolResult(self._epoch, records)
         self._fetch.on_read_done()
         partition.session.wake()
+
+    def _result_of(self, future: asyncio.Future[ReadResult | WouldBlock]) -> ReadResult | ErrorCode:
+        try:
+            result = future.result()
+        except OffsetOutOfRange:
+            return ErrorCode.offset_out_of_range
+        except (StorageRefusal, asyncio.CancelledError):
+            return ErrorCode.kafka_storage_error
+        except Exception:
+            logger.exception(
+                "%s-%d: read at offset %d for %s failed",
+                *self._replica.key,
+                self._partition.requested.fetch_offset,
+                "a consumer" if self._follower is None else f"follower {self._follower}",
+            )
+            return ErrorCode.unknown_server_error
+        assert isinstance(result, ReadResult), "a read that may block does not say it would"
+        return result
 
     def _end(self, served_bytes: int | None) -> None:
         """Report the read's end; `served_bytes` is None if it failed or is not awaited any more."""
@@ -153,17 +171,3 @@ class PendingRead:
                 self._record(follower, replicas.loop.now_ms, 0, CANCELLED)
             closed = ConnectionClosed(follower, id(self._fetch.connection))
             replicas.leading.report(self._replica, closed)
-
-
-def _result_of(future: asyncio.Future[ReadResult | WouldBlock]) -> ReadResult | ErrorCode:
-    try:
-        result = future.result()
-    except OffsetOutOfRange:
-        return ErrorCode.offset_out_of_range
-    except (StorageRefusal, asyncio.CancelledError):
-        return ErrorCode.kafka_storage_error
-    except Exception:
-        logger.exception("a read failed")
-        return ErrorCode.unknown_server_error
-    assert isinstance(result, ReadResult), "a read that may block does not say it would"
-    return result

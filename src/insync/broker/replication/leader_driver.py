@@ -202,15 +202,18 @@ class LeaderDriver:
                 if is_stall(stall.length_ms, lag_time_max_ms=limit_ms)
             ],
         )
+        extended = 0
         for replica in replicas:
             self.report(replica, LeaderStalled(stall), now_ms=stall.ended_at_ms)
             if replica.term is not None and replica.term.draining is Draining.AFTER_STALL:
-                logger.info(
-                    "%s-%d: the event loop of this leader did not run for %d ms; followers get that"
-                    " time added to their deadlines",
-                    *replica.key,
-                    stall.length_ms,
-                )
+                extended += 1
+        if extended:
+            logger.info(
+                "broker %d: stalled %d ms; eviction deadlines of %d partitions extended",
+                self._broker,
+                stall.length_ms,
+                extended,
+            )
 
     def drained(self, led: Iterable[Replica], *, now_ms: int) -> None:
         """What waited in the sockets is read: from now on deadlines count again."""

@@ -150,6 +150,7 @@ class LeaderFetcher:
         # Else what is reserved is being fetched: a second request now could bring it twice.
 
     async def _run(self) -> None:
+        logged = ""  # the last error: each is logged once until a fetch succeeds
         while True:
             if not self._sent:
                 self._partitions.apply_quota()
@@ -158,19 +159,23 @@ class LeaderFetcher:
                 await self._has_changes.wait()
             try:
                 await self._fetch()
+                logged = ""
             except (Disconnected, OSError, TimeoutError) as error:
-                logger.info(
-                    "cannot fetch from leader %d: %s; trying again",
-                    self._leader,
-                    str(error) or type(error).__name__,
-                )
+                reason = str(error) or type(error).__name__
+                if reason != logged:
+                    logger.info(
+                        "cannot fetch from leader %d: %s; trying again", self._leader, reason
+                    )
+                logged = reason
                 self._view.doubt()
                 self._disconnect()
                 await self._pause(RETRY_MS)
             except Refusal as refusal:
-                logger.warning(
-                    "cannot fetch from leader %d: %s; trying again", self._leader, refusal
-                )
+                if str(refusal) != logged:
+                    logger.warning(
+                        "cannot fetch from leader %d: %s; trying again", self._leader, refusal
+                    )
+                logged = str(refusal)
                 self._disconnect()
                 await self._pause(self._settings.integer("replica.fetch.backoff.ms"))
             except Exception:  # without this fetcher, every partition of the leader would stop
@@ -355,15 +360,15 @@ class LeaderFetcher:
                     # Most often this broker or the leader has not read a metadata change yet.
                     self._rest(partition, RETRY_MS)
         except (StorageRefusal, CorruptBatch) as refusal:  # the other partitions go on
-            self._handle_refusal(partition, refusal)
+            self._handle_refusal(partition, refusal, _action_of(answer))
         except Exception:
             logger.exception("%s-%d: the leader's answer could not be applied", *replica.key)
             self._back_off(partition)
 
-    def _handle_refusal(self, partition: FollowedPartition, refusal: Refusal) -> None:
+    def _handle_refusal(self, partition: FollowedPartition, refusal: Refusal, action: str) -> None:
         """Fetch again after the backoff, or never: a failed log takes nothing until a restart."""
         replica = partition.replica
-        logger.warning("%s-%d: %s", *replica.key, refusal)
+        logger.warning("%s-%d: %s failed: %s", *replica.key, action, refusal)
         if replica.log.has_failed:
             self.drop(replica)
         else:
@@ -380,12 +385,20 @@ class LeaderFetcher:
             leader_says=leader_end,
         )
         offset = max(cut.to, log.start)
-        logger.info("%s-%d: truncating from offset %d to %d", *replica.key, log.end, offset)
         if offset >= log.end:
             log.truncate_to(offset)
             replica.log_truncated()
             self._partitions.list_again(partition)
             return
+        logger.info(
+            "%s-%d: truncating from offset %d to %d: leader %d has epoch %d up to offset %d",
+            *replica.key,
+            log.end,
+            offset,
+            self._leader,
+            leader_end.epoch,
+            leader_end.end,
+        )
         # The position is searched for in the log, and a leader that resigned may have a slow disk.
         search = self._reads.submit(partial(log.find_cut, offset))
         self._partitions.truncate(partition, search)
@@ -404,7 +417,7 @@ class LeaderFetcher:
             if replica.log.cut(search.result()):
                 replica.log_truncated()
         except StorageRefusal as refusal:
-            self._handle_refusal(partition, refusal)
+            self._handle_refusal(partition, refusal, "truncation")
         except Exception:  # any other fault: nothing else would fetch for this replica again
             logger.exception("%s-%d: truncation failed", *replica.key)
             self._back_off(partition)
@@ -421,3 +434,12 @@ class LeaderFetcher:
             self._partitions.list_again(partition)
         else:
             self._back_off(partition)
+
+
+def _action_of(answer: FetchedPartition) -> str:
+    """What the follower does with an answer, for a line of the log."""
+    if answer.diverging is not None:
+        return "truncation"
+    if answer.error == ErrorCode.offset_out_of_range:
+        return "restart of the log at the leader's start offset"
+    return "append of fetched records" if answer.records else "deletion of old records"

@@ -31,6 +31,7 @@ from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, Incarnation
 from insync.storage.directory import LogDirectory
 from insync.storage.errors import StorageRefusal
+from insync.storage.strays import NEVER_MS
 from insync.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -114,14 +115,17 @@ class Replicas:
         log, topic_id = self.directory.logs[key], self.directory.topic_ids[key]
         is_known = topic_id in self.view.topic_names
         stray = self.directory.set_aside(*key, now_ms=self.wall_ms())
+        retention_ms = self.settings.broker.log_stray_retention_ms
         logger.warning(
-            "%s-%d: set the log aside as %s, %d bytes: the metadata store %s; it is deleted after"
-            " log.stray.retention.ms=%d, or with: insync strays --log-dir %s --delete %s",
+            "%s-%d: set the log aside as %s, %d bytes: the metadata store %s; it is %s; to delete"
+            " it now: insync strays --log-dir %s --delete %s",
             *key,
             stray,
             log.size_bytes,
             "has no replica of it on this broker" if is_known else f"has no topic id {topic_id}",
-            self.settings.broker.log_stray_retention_ms,
+            "kept (log.stray.retention.ms=-1)"
+            if retention_ms == NEVER_MS
+            else f"deleted after log.stray.retention.ms={retention_ms}",
             self.directory.path,
             stray,
         )
@@ -266,11 +270,11 @@ class Replicas:
                 steps.append(self.offline.damage_step(incarnation, key, report))
                 lost = report.high_watermark - report.end
                 logger.warning(
-                    "%s-%d: the log is damaged: %s; it lost %d committed records and does not lead"
-                    " until it has them again from another replica",
+                    "%s-%d: the log is damaged: %s;%s it does not lead until it has fetched what it"
+                    " lost from another replica",
                     *key,
                     reason,
-                    max(0, lost),
+                    f" it lost {lost} committed records;" if lost > 0 else "",
                 )
         for key, reason in sorted(self.directory.unopened.items()):
             report = self._offline_report(key, reason)
@@ -383,7 +387,11 @@ class Replicas:
             try:
                 self.directory.note_held(flush=False)
             except StorageRefusal as refusal:
-                logger.warning("%s; trying again with the next checkpoint", refusal)
+                logger.warning(
+                    "checkpoint of held replicas is not written: %s; trying again with the next"
+                    " checkpoint",
+                    refusal,
+                )
 
     # Settings.
 
@@ -480,7 +488,7 @@ class Replicas:
             try:
                 replica.log.apply_retention(now_ms, up_to=replica.high_watermark)
             except StorageRefusal as refusal:
-                logger.warning("%s-%d: %s", *replica.key, refusal)
+                logger.warning("%s-%d: retention is not applied: %s", *replica.key, refusal)
 
     def checkpoint(self) -> None:
         """Write the watermarks if they changed. May run in another thread: too low does no harm."""
@@ -489,7 +497,7 @@ class Replicas:
         try:
             self.directory.note_held(self._high_watermark_of)
         except StorageRefusal as refusal:  # logs are flushed all the same
-            logger.warning("%s", refusal)
+            logger.warning("checkpoint of held replicas is not written: %s", refusal)
 
     def _high_watermark_of(self, key: TopicPartition) -> int | None:
         replica = self.partitions.get(key)

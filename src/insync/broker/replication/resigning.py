@@ -65,7 +65,7 @@ class Resigning:
         request = Resignation(
             topic_id=replica.topic_id, leader=self._broker, leader_epoch=replica.epoch, why=why
         )
-        logger.info("%s-%d: asking the controller for another leader: %s", *replica.key, why)
+        logger.info("%s-%d: this leader resigns: %s", *replica.key, why)
         task = asyncio.get_running_loop().create_task(self._commit(replica, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -80,11 +80,9 @@ class Resigning:
         except Conflict:
             pass  # it has asked already, or the topic or this broker's registration is gone
         except (SessionEnded, Unavailable) as error:
-            logger.info(
-                "%s-%d: could not ask the controller for another leader: %s", *replica.key, error
-            )
+            logger.info("%s-%d: could not write the resignation: %s", *replica.key, error)
         except Exception:  # the leader's rules ask again
-            logger.exception("%s-%d: could not ask the controller for another leader", *replica.key)
+            logger.exception("%s-%d: could not write the resignation", *replica.key)
 
     async def stop(self) -> None:
         for task in list(self._tasks):

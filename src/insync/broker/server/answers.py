@@ -67,5 +67,6 @@ async def _close_on_error(reply: Reply, answer: Coroutine[Any, Any, None]) -> No
     try:
         await answer
     except Exception:
-        logger.exception("a request failed; closing its connection")
+        peer = reply.connection.peer
+        logger.exception("%s: %s failed; closing the connection", peer, reply.request_name)
         reply.connection.close()

@@ -16,6 +16,7 @@ from typing import Final, cast
 
 from insync.broker.broker_loop import BrokerLoop
 from insync.rules.refusals import Refusal
+from insync.wire.apis import api_name
 from insync.wire.frames import FrameBuffer
 from insync.wire.headers import RequestHeader, read_request_header, response_header_bytes
 
@@ -56,6 +57,12 @@ class Reply:
     def buffers(self) -> list[Buffer] | None:
         return self._buffers
 
+    @property
+    def request_name(self) -> str:
+        """API, version and client id of the request, for a line of the log."""
+        header = self.header
+        return f"{api_name(header.api_key)} v{header.api_version} of client {header.client_id!r}"
+
 
 Handler = Callable[[Reply, memoryview | bytes], None]
 
@@ -83,7 +90,11 @@ class Connections:
     def admit(self, connection: Connection) -> None:
         if len(self._open) >= self._connections_max:
             replaced = next(iter(self._without_request), connection)
-            logger.info("connections: closing one of %d (max.connections)", self._connections_max)
+            logger.info(
+                "%s: closing the connection: max.connections=%d is reached",
+                replaced.peer,
+                self._connections_max,
+            )
             self.forget(replaced)
             replaced.abort()
             if replaced is connection:
@@ -142,6 +153,15 @@ class Connection(asyncio.Protocol):
         return self._transport is not None
 
     @property
+    def peer(self) -> str:
+        """HOST:PORT of the client, for a line of the log."""
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        if not isinstance(address, tuple):
+            return "unknown peer"
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
     def is_waiting(self) -> bool:
         """Whether a request waits for its answer."""
         return bool(self._replies)
@@ -156,6 +176,7 @@ class Connection(asyncio.Protocol):
 
     def _handle_frames(self) -> None:
         """Handle every complete frame, until too many answers wait."""
+        reply = None
         try:
             while self._transport is not None and not self._must_wait():
                 frame = self._frames.next_frame()
@@ -170,7 +191,8 @@ class Connection(asyncio.Protocol):
             self._refuse(refusal)
         except Exception:
             # Without this, the client would wait for an answer that never comes.
-            logger.exception("a request failed; closing its connection")
+            request = "a request" if reply is None else reply.request_name
+            logger.exception("%s: %s failed; closing the connection", self.peer, request)
             self.close()
         self._update_reading()
 
@@ -209,7 +231,7 @@ class Connection(asyncio.Protocol):
         self._loop.run(self._handle_frames)
 
     def _refuse(self, refusal: Refusal) -> None:
-        logger.info("closing a connection: %s", refusal)
+        logger.info("%s: closing the connection: %s", self.peer, refusal)
         self.close()
 
     def close(self) -> None:
