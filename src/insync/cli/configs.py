@@ -71,7 +71,9 @@ def configs(
     describe: Annotated[
         bool, typer.Option("--describe", help="Show settings that were set.")
     ] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Show every setting.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="With --describe: show every setting.")
+    ] = False,
     entity_type: Annotated[
         str | None, typer.Option(metavar="topics|brokers", help="What has the settings.")
     ] = None,

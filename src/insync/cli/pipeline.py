@@ -133,7 +133,8 @@ def stream(
         typer.Option(
             "--checkpoint",
             metavar="DIR",
-            help="Folder for the stream's progress (default: a folder in --out).",
+            help="Folder for the stream's progress.",
+            show_default="a folder in --out",
         ),
     ] = None,
     max_blocks: Annotated[
@@ -146,7 +147,8 @@ def stream(
             "--late-ms",
             metavar="MS",
             min=0,
-            help="How long the table lag waits for late rows (default: 60000).",
+            help="How long the table lag waits for late rows.",
+            show_default="60000",
         ),
     ] = None,
     spark_options: SparkOptions,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
+from insync.rules.settings import POLICY_NAMES
 
 Command = Callable[..., Answer]
 
@@ -41,7 +42,8 @@ BucketMs = Annotated[
         "--bucket-ms",
         metavar="MS",
         min=1,
-        help="Length of a time bucket of the table lag (default: 10000).",
+        help="Length of a time bucket of the table lag.",
+        show_default="10000",
     ),
 ]
 
@@ -70,8 +72,8 @@ class SparkOptions:
         typer.Option(
             "--master",
             metavar="URL",
-            help="Spark cluster to run on, for example spark://host:7077 (default: all cores of "
-            "this machine).",
+            help="Spark cluster to run on, for example spark://host:7077.",
+            show_default="all cores of this machine",
         ),
     ] = None
     conf: Annotated[
@@ -85,7 +87,10 @@ class SparkOptions:
     spark_log: Annotated[
         Path | None,
         typer.Option(
-            "--spark-log", metavar="FILE", help="Write Spark's log to a file (default: discard it)."
+            "--spark-log",
+            metavar="FILE",
+            help="Write Spark's log to a file.",
+            show_default="discard it",
         ),
     ] = None
 
@@ -99,7 +104,8 @@ class WhatIfOptions:
         typer.Option(
             "--policies",
             metavar="NAME,...",
-            help="In-sync policies to replay, for example caught-up,true-lag (default: all).",
+            help=f"In-sync policies to replay, of {', '.join(POLICY_NAMES)}.",
+            show_default="all",
         ),
     ] = None
     lag_time_max_ms: Annotated[
@@ -107,8 +113,8 @@ class WhatIfOptions:
         typer.Option(
             "--lag-time-max-ms",
             metavar="MS,...",
-            help="Values of replica.lag.time.max.ms to replay (default: 1 s to 60 s, and every "
-            "value that was in force).",
+            help="Values of replica.lag.time.max.ms to replay.",
+            show_default="1 s to 60 s, and every value that was in force",
         ),
     ] = None
     lag_max_messages: Annotated[
@@ -116,7 +122,8 @@ class WhatIfOptions:
         typer.Option(
             "--lag-max-messages",
             metavar="N,...",
-            help="Values of replica.lag.max.messages, for the policy messages (default: 4000).",
+            help="Values of replica.lag.max.messages, for the policy messages.",
+            show_default="4000",
         ),
     ] = None
     min_insync_replicas: Annotated[
@@ -125,7 +132,8 @@ class WhatIfOptions:
             "--min-insync-replicas",
             metavar="N",
             min=1,
-            help="min.insync.replicas of all topics (default: the largest recorded, else 1).",
+            help="min.insync.replicas of all topics.",
+            show_default="the largest recorded, else 1",
         ),
     ] = None
     fetch_wait_max_ms: Annotated[
@@ -134,7 +142,8 @@ class WhatIfOptions:
             "--fetch-wait-max-ms",
             metavar="MS",
             min=0,
-            help="replica.fetch.wait.max.ms (default: the longest recorded, else 500).",
+            help="replica.fetch.wait.max.ms.",
+            show_default="the longest recorded, else 500",
         ),
     ] = None
     half_period_check: Annotated[
@@ -167,8 +176,8 @@ class ThrottleOptions:
             "--network-bytes-per-s",
             metavar="N",
             min=1,
-            help="Network capacity of a broker in bytes per second, for example 125000000 "
-            "(default: unknown, no upper bound of a safe throttle).",
+            help="Network capacity of a broker in bytes per second, for example 125000000.",
+            show_default="unknown, no upper bound of a safe throttle",
         ),
     ] = None
     replication_factor: Annotated[
@@ -177,7 +186,8 @@ class ThrottleOptions:
             "--replication-factor",
             metavar="N",
             min=1,
-            help="Replication factor of the topics that are moved (default: 3).",
+            help="Replication factor of the topics that are moved.",
+            show_default="3",
         ),
     ] = None
 

@@ -130,7 +130,8 @@ def reassign(
             "--throttle",
             "--replication-quota",
             metavar="B/s",
-            help="Throttle in bytes per second on each broker, for example 10MB.",
+            help="Throttle in bytes per second on each broker, for example 10MB. MB = 10^6 bytes; "
+            "MiB is accepted.",
             show_default="unlimited",
         ),
     ] = None,

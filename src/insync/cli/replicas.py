@@ -48,7 +48,10 @@ def replicas(
     ] = False,
     as_json: JsonFlag = False,
 ) -> Answer:
-    """Show how far every follower is behind, whether it is in sync, and why."""
+    """Show how far every follower is behind, whether it is in sync, and why.
+
+    A lag with ~ is an estimate; a lag with > is a lower bound.
+    """
     if watch and as_json:
         raise WrongUsage("--watch does not go with --json")
     if watch:

@@ -50,7 +50,9 @@ def throttle(
     ],
     bootstrap: Annotated[
         bool,
-        typer.Option("--bootstrap", help="Keep the throttle until all its replicas are in sync."),
+        typer.Option(
+            "--bootstrap", help="Keep the throttle until all its replicas are in sync; required."
+        ),
     ] = False,
     throttle: Annotated[
         str,
@@ -58,7 +60,8 @@ def throttle(
             "--throttle",
             "--replication-quota",
             metavar="B/s",
-            help="Throttle in bytes per second, for example 10MB.",
+            help="Throttle in bytes per second, for example 10MB. MB = 10^6 bytes; MiB is "
+            "accepted.",
         ),
     ],
     force: Annotated[

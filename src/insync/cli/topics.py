@@ -82,7 +82,8 @@ def topics(
         bool,
         typer.Option(
             "--elect-damaged",
-            help="Elect a leader where all replicas that may lead are damaged; show what is lost.",
+            help="Elect a leader where all replicas that may lead are damaged: an intact replica "
+            "outside the ISR if there is one, else a damaged one. Show what is lost.",
         ),
     ] = False,
     topic: Annotated[
