@@ -105,13 +105,13 @@ def test_it_may_be_turned_on_hastened_and_turned_off_meanwhile(loop: VirtualLoop
     async def story(world: World) -> None:
         controller = await world.begin({0: ABROAD}, None)
         slow, fast = Rebalance(interval_s=INTERVAL_S), Rebalance(interval_s=10)
-        controller.change(unclean_default=False, rebalance=slow)
+        controller.apply_settings(unclean_default=False, rebalance=slow)
         await asyncio.sleep(INTERVAL_S - 1)
-        controller.change(unclean_default=False, rebalance=None)
+        controller.apply_settings(unclean_default=False, rebalance=None)
         await asyncio.sleep(2 * INTERVAL_S)
         assert world.state() == ABROAD
-        controller.change(unclean_default=False, rebalance=slow)
-        controller.change(unclean_default=False, rebalance=fast)
+        controller.apply_settings(unclean_default=False, rebalance=slow)
+        controller.apply_settings(unclean_default=False, rebalance=fast)
         await asyncio.sleep(11)
         assert world.state() == ABROAD.led_by(BrokerId(2))
 
@@ -124,7 +124,7 @@ def test_an_unclean_election_that_is_allowed_meanwhile_is_held_at_once(loop: Vir
         controller = await world.begin({0: lost}, None)
         await asyncio.sleep(1)
         assert world.state() == lost
-        controller.change(unclean_default=True, rebalance=None)
+        controller.apply_settings(unclean_default=True, rebalance=None)
         await asyncio.sleep(1)
         assert (world.state().leader, world.state().isr) == (2, (2,))
 

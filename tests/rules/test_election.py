@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from insync.rules.election import (
     broker_gone,
     elect,
-    epoch_found,
-    prefer,
+    elect_preferred_leader,
+    raise_epoch,
     successor,
 )
 from insync.rules.partition_state import PartitionState
@@ -75,14 +75,14 @@ class TestEpochOfALog:
     def test_an_epoch_that_the_store_does_not_know_is_over(self) -> None:
         state = partition(1, 2, leader=1)
         found = LeaderEpoch(EPOCH + 3)
-        after = epoch_found(state, found)
+        after = raise_epoch(state, found)
         assert after == partition(1, 2, leader=None, epoch=EPOCH + 3)
         assert elect(after, live=EVERYBODY).leader_epoch == found + 1
 
     @pytest.mark.parametrize("behind", [0, 1])
     def test_one_that_it_knows_changes_nothing(self, behind: int) -> None:
         state = partition(1, 2, leader=1)
-        assert epoch_found(state, LeaderEpoch(EPOCH - behind)) == state
+        assert raise_epoch(state, LeaderEpoch(EPOCH - behind)) == state
 
 
 class TestCleanElection:
@@ -157,7 +157,7 @@ class TestUncleanElection:
 
 class TestPreferredLeader:
     def test_the_first_replica_gets_leadership_back(self) -> None:
-        preferred = prefer(partition(1, 2, 3, leader=2), live=EVERYBODY)
+        preferred = elect_preferred_leader(partition(1, 2, 3, leader=2), live=EVERYBODY)
         assert preferred == partition(1, 2, 3, leader=1, epoch=EPOCH + 1)
 
     @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ class TestPreferredLeader:
     def test_is_not_restored_when(
         self, state: PartitionState, live: frozenset[BrokerId], cooling: frozenset[BrokerId]
     ) -> None:
-        assert prefer(state, live=live, cooling=cooling) == state
+        assert elect_preferred_leader(state, live=live, cooling=cooling) == state
 
 
 class TestBrokerGone:
@@ -269,7 +269,7 @@ def test_design_an_epoch_belongs_to_one_leader(
     """The epoch grows by one exactly when the leader changes, also to none."""
     for after in (
         elect(state, live=live, cooling=cooling, unclean=unclean),
-        prefer(state, live=live, cooling=cooling),
+        elect_preferred_leader(state, live=live, cooling=cooling),
     ):
         assert_sound(after)
         assert after.leader_epoch - state.leader_epoch == int(after.leader != state.leader)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from insync.rules.election import broker_gone, elect
 from insync.rules.partition_state import PartitionState
-from insync.rules.reassignment import cancel, complete, origin, start
+from insync.rules.reassignment import cancel, complete, replicas_before_move, start
 from insync.rules.refusals import BadPlan, NothingToCancel, WouldLoseData
 from insync.rules.resignation import resign
 from insync.rules.values import BrokerId
@@ -252,8 +252,8 @@ class TestSupersede:
             started(only_4, 5, 2, 3)
 
     def test_origin_is_what_was_there_before_the_first_move(self) -> None:
-        assert set(origin(self.FIRST)) == {1, 2, 3}
-        assert set(origin(started(self.FIRST, 5))) == {1, 2, 3}
+        assert set(replicas_before_move(self.FIRST)) == {1, 2, 3}
+        assert set(replicas_before_move(started(self.FIRST, 5))) == {1, 2, 3}
 
 
 targets = st.lists(st.sampled_from(BROKERS), min_size=1, max_size=4, unique=True).map(tuple)

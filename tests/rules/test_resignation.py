@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from insync.rules.follower import Follower
 from insync.rules.partition_state import PartitionState
-from insync.rules.resignation import COOLDOWN_MS_DEFAULT, Cooling, resign, resigns_at_ms
+from insync.rules.resignation import COOLDOWN_MS_DEFAULT, Cooldowns, resign, resigns_at_ms
 from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from support.rules.partition_states import (
@@ -98,14 +98,14 @@ class TestCooling:
         assert COOLDOWN_MS_DEFAULT == 60_000
 
     def test_lasts_for_the_cooldown_and_no_longer(self) -> None:
-        cooling = Cooling().after(BrokerId(1), now_ms=5_000, cooldown_ms=60_000)
+        cooling = Cooldowns().after(BrokerId(1), now_ms=5_000, cooldown_ms=60_000)
         assert cooling.brokers(now_ms=5_000) == among(1)
         assert cooling.brokers(now_ms=64_999) == among(1)
         assert cooling.brokers(now_ms=65_000) == among()
 
     def test_is_counted_per_broker(self) -> None:
         cooling = (
-            Cooling()
+            Cooldowns()
             .after(BrokerId(1), now_ms=0, cooldown_ms=60_000)
             .after(BrokerId(2), now_ms=30_000, cooldown_ms=60_000)
         )
@@ -114,14 +114,14 @@ class TestCooling:
 
     def test_forgets_those_whose_time_is_over(self) -> None:
         cooling = (
-            Cooling()
+            Cooldowns()
             .after(BrokerId(1), now_ms=0, cooldown_ms=60_000)
             .after(BrokerId(2), now_ms=60_000, cooldown_ms=60_000)
         )
         assert dict(cooling.until_ms) == {2: 120_000}
 
     def test_nobody_is_cooling_at_first(self) -> None:
-        assert Cooling().brokers(now_ms=0) == among()
+        assert Cooldowns().brokers(now_ms=0) == among()
 
 
 COOLDOWN_MS = 100
@@ -142,7 +142,7 @@ def test_kip_501_no_thrashing_though_every_broker_is_always_slow(
     state = PartitionState(
         replicas=assigned, isr=assigned, leader=assigned[0], leader_epoch=LeaderEpoch(0)
     )
-    cooling = Cooling()
+    cooling = Cooldowns()
     resigned_at_ms: list[int] = []
     now_ms = 0
     for wait_ms, caught_up in [*changes, *[(20, EVERYBODY)] * 10]:

@@ -62,21 +62,21 @@ class TestTooOften:
     """The design: a leader stalled for more than half of the last 2 T resigns. T is 10 s here."""
 
     def test_half_is_not_more_than_half(self) -> None:
-        assert not record((0, 4_000), (10_000, 16_000)).too_often(now_ms=20_000)
+        assert not record((0, 4_000), (10_000, 16_000)).exceeds_half(now_ms=20_000)
 
     def test_a_millisecond_more_is(self) -> None:
-        assert record((0, 4_000), (10_000, 16_001)).too_often(now_ms=20_000)
+        assert record((0, 4_000), (10_000, 16_001)).exceeds_half(now_ms=20_000)
 
     def test_one_long_stall_is(self) -> None:
-        assert record((0, 10_001)).too_often(now_ms=10_001)
+        assert record((0, 10_001)).exceeds_half(now_ms=10_001)
 
     def test_what_lies_further_back_no_longer_counts(self) -> None:
         stalled = record((0, 10_001))
-        assert stalled.too_often(now_ms=20_000)
-        assert not stalled.too_often(now_ms=20_001)
+        assert stalled.exceeds_half(now_ms=20_000)
+        assert not stalled.exceeds_half(now_ms=20_001)
 
     def test_no_stalls_at_all(self) -> None:
-        assert not record().too_often(now_ms=20_000)
+        assert not record().exceeds_half(now_ms=20_000)
 
     def test_stalls_that_ended_2_t_ago_are_forgotten(self) -> None:
         kept = record((0, 1_000), (5_000, 6_000), (20_000, 21_000))
@@ -106,5 +106,5 @@ def test_design_too_often_is_counted_millisecond_by_millisecond(
         stalled_ms.update(range(began_at_ms, now_ms))
     now_ms += idle_ms
     lately = stalled_ms.intersection(range(now_ms - 2 * lag_time_max_ms, now_ms))
-    too_often = record(*spans, lag_time_max_ms=lag_time_max_ms).too_often(now_ms=now_ms)
-    assert too_often is (len(lately) > lag_time_max_ms)
+    exceeds_half = record(*spans, lag_time_max_ms=lag_time_max_ms).exceeds_half(now_ms=now_ms)
+    assert exceeds_half is (len(lately) > lag_time_max_ms)

@@ -17,7 +17,7 @@ from insync.rules.values import UNKNOWN_INCARNATION, BrokerId, Incarnation
 
 TopicPartition = tuple[str, int]
 
-LEARNT_WITHIN_S: Final = 0.05
+PROPAGATION_MAX_S: Final = 0.05
 """What the store promises every broker that is not stopped."""
 
 
@@ -34,8 +34,8 @@ class ClusterView:
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[BrokerId | None, dict[str, str]] = {}  # None: of all brokers
         self.controller: BrokerId | None = None
-        self._certain_from_s = float("-inf")
-        self._next_news = asyncio.Event()
+        self._current_from_s = float("-inf")
+        self._next_change = asyncio.Event()
         # Told first, since the others act by settings: which topics' changed, or None: all may.
         self.config_listeners: list[Callable[[AbstractSet[str] | None], None]] = []
         self._changed_configs: set[str | None] = set()  # topics; None: a broker's
@@ -52,27 +52,27 @@ class ClusterView:
     def live(self) -> frozenset[BrokerId]:
         return frozenset(self.brokers)
 
-    def doubt(self) -> None:
+    def expect_leader_changes(self) -> None:
         """The connection to a broker broke. If it died, the store will soon have new leaders."""
-        self._certain_from_s = asyncio.get_running_loop().time() + LEARNT_WITHIN_S
+        self._current_from_s = asyncio.get_running_loop().time() + PROPAGATION_MAX_S
 
-    async def until_certain(self) -> None:
+    async def wait_until_current(self) -> None:
         """A client that is sent to a leader that just died refreshes its metadata much later."""
-        wait_s = self._certain_from_s - asyncio.get_running_loop().time()
+        wait_s = self._current_from_s - asyncio.get_running_loop().time()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 
-    async def until_heard_of(self, broker: BrokerId, incarnation: Incarnation) -> None:
+    async def wait_for_registration(self, broker: BrokerId, incarnation: Incarnation) -> None:
         """A broker that just registered may call before the store has said so; it soon will."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEARNT_WITHIN_S):
+            async with asyncio.timeout(PROPAGATION_MAX_S):
                 while self.incarnations.get(broker, UNKNOWN_INCARNATION) < incarnation:
-                    await self._next_news.wait()
+                    await self._next_change.wait()
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
         partitions, brokers_changed = self._apply(changes)
-        news, self._next_news = self._next_news, asyncio.Event()
-        news.set()
+        changed, self._next_change = self._next_change, asyncio.Event()
+        changed.set()
         self._notify_config_listeners()
         for listener in self.listeners:
             listener(partitions, brokers_changed)

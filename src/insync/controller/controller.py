@@ -52,14 +52,14 @@ from insync.metadata.store import (
 from insync.rules import election
 from insync.rules.acknowledgement import effective_min_isr
 from insync.rules.partition_state import PartitionState
-from insync.rules.reassignment import origin
+from insync.rules.reassignment import replicas_before_move
 from insync.rules.resignation import COOLDOWN_MS_DEFAULT
 from insync.rules.values import NO_BROKERS, BrokerId, Incarnation
 from insync.telemetry.schemas import REPLICAS_MOVED
 
 RETRY_MS = 50
 GIVEN_UP_MS = 1_000  # after an unexpected error; other brokers take the role within 50 ms
-CONCERNS = (
+BROKER_CHECK_PATHS = (
     paths.CONTROLLER,
     paths.BROKER_IDS,
     paths.RESIGNATIONS,
@@ -112,7 +112,7 @@ class Controller:
         if rebalance is not None:
             self._tasks.append(loop.create_task(self._request_rebalances(rebalance)))
 
-    def change(
+    def apply_settings(
         self,
         *,
         unclean_default: bool,
@@ -150,7 +150,7 @@ class Controller:
     def _on_changes(self, changes: Sequence[Change]) -> None:
         for change in changes:
             is_allowed = change.path.startswith(paths.TOPIC_CONFIGS) and _may_allow_unclean(change)
-            if is_allowed or change.path.startswith(CONCERNS):
+            if is_allowed or change.path.startswith(BROKER_CHECK_PATHS):
                 self._request_broker_check()
         if self._moving.on_changes(changes):
             self._wake.set()
@@ -252,7 +252,7 @@ class Controller:
             ended = [broker for broker in handled if live.get(broker) != handled[broker]]
             changed = self._states_after(live, ended)
             await self._commit(
-                changed, live, last=self._mark_handled(live, handled), cause=BROKER_GONE
+                changed, live, final_operations=self._mark_handled(live, handled), cause=BROKER_GONE
             )
         except BaseException:
             self._is_broker_check_due = True
@@ -301,8 +301,8 @@ class Controller:
         await self._commit(
             decisions.changed,
             live,
-            last=decisions.refused,
-            beside=decisions.beside,
+            final_operations=decisions.refused,
+            operations_by_state=decisions.operations_by_state,
             cause=RESIGNED,
         )
         for line in decisions.lines:
@@ -312,7 +312,9 @@ class Controller:
         """By this controller's clock since it first saw them: at least as long as configured."""
         expired = self._cooldowns.expired(entry.path for entry in self._store.under(paths.COOLING))
         if expired:
-            await self._commit({}, {}, last=[Delete(path) for path in expired], cause=NO_ELECTION)
+            await self._commit(
+                {}, {}, final_operations=[Delete(path) for path in expired], cause=NO_ELECTION
+            )
             self._cooldowns.remove(expired)
 
     async def _complete_moves(self) -> None:
@@ -323,7 +325,10 @@ class Controller:
                 self._store, due, live=self._electable_in(live), min_isr_of=self._min_isr
             )
             await self._commit(
-                completions.changed, live, beside=completions.beside, cause=REPLICAS_MOVED
+                completions.changed,
+                live,
+                operations_by_state=completions.operations_by_state,
+                cause=REPLICAS_MOVED,
             )
         except BaseException:
             self._moving.put_back(due)
@@ -335,7 +340,7 @@ class Controller:
 
     async def _end_leases(self) -> None:
         for path, step in self._leases.find_ended(self._moving):
-            await self._commit({}, {}, last=step, cause=NO_ELECTION)
+            await self._commit({}, {}, final_operations=step, cause=NO_ELECTION)
             logger.info(
                 "controller: ended the throttle of %s and restored the settings before it", path
             )
@@ -344,18 +349,18 @@ class Controller:
         self,
         changed: ChangedStates,
         live: Mapping[BrokerId, Incarnation],
-        last: Sequence[Operation] = (),
-        beside: Mapping[str, Sequence[Operation]] | None = None,
+        final_operations: Sequence[Operation] = (),
+        operations_by_state: Mapping[str, Sequence[Operation]] | None = None,
         *,
         cause: str,
     ) -> None:
         """Write these states, in several steps if they are many.
 
-        The operations `beside` a state are in the same step as that state; those of `last` are in
-        the last step.
+        The operations of `operations_by_state` are in the step that writes their state, those of
+        `final_operations` in the last step.
         """
         left = sorted(changed)
-        while left or last:
+        while left or final_operations:
             now, left = left[:STATES_PER_STEP_MAX], left[STATES_PER_STEP_MAX:]
             states = {path: changed[path][0] for path in now}
             leaders = {state.leader for state in states.values() if state.leader is not None}
@@ -364,10 +369,12 @@ class Controller:
             step += [
                 Write(path, encode_state(state), changed[path][1]) for path, state in states.items()
             ]
-            step += [operation for path in now for operation in (beside or {}).get(path, ())]
+            step += [
+                operation for path in now for operation in (operations_by_state or {}).get(path, ())
+            ]
             if not left:
-                step += last  # a broker is handled once its last partition is
-                last = ()
+                step += final_operations  # a broker is handled once its last partition is
+                final_operations = ()
             before = {path: self._store.get(path) for path in now}
             await self._store.commit(*step)
             self._report_elections(before, states, cause)
@@ -438,7 +445,7 @@ class Controller:
                 unclean=self._is_unclean(partition[0]),
                 min_isr=effective_min_isr(
                     min_insync_replicas=self._min_isr(partition[0]),
-                    replication_factor=len(origin(before)),
+                    replication_factor=len(replicas_before_move(before)),
                 ),
             )
             led_by_ended = before.leader in ended

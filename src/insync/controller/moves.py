@@ -79,7 +79,9 @@ class Completions:
     """The states to write for the moves that can complete."""
 
     changed: dict[str, tuple[PartitionState, int]] = field(default_factory=dict)
-    beside: dict[str, list[Operation]] = field(default_factory=dict)  # by the state's path
+    operations_by_state: dict[str, list[Operation]] = field(
+        default_factory=dict
+    )  # by the state's path
 
 
 def find_completions(
@@ -106,7 +108,7 @@ def find_completions(
         if after == before or (after.leader is not None and after.leader not in electable):
             continue
         completions.changed[path] = (after, entry.version)
-        completions.beside[path] = _factor_step(store, key, factor=len(after.replicas))
+        completions.operations_by_state[path] = _factor_step(store, key, factor=len(after.replicas))
     return completions
 
 

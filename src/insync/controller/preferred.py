@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from insync.rules.election import prefer
+from insync.rules.election import elect_preferred_leader
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import NO_BROKERS, BrokerId
 
@@ -45,7 +45,7 @@ def preferred_elections(
     }
     cooldowns, all_offline = cooling or {}, offline or {}
     elected = {
-        key: prefer(
+        key: elect_preferred_leader(
             state,
             live=live - all_offline.get(key, NO_BROKERS),
             cooling=cooldowns.get(key, NO_BROKERS),

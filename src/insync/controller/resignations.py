@@ -23,7 +23,9 @@ class ResignationDecisions:
     """What to write for all leaders that ask to resign."""
 
     changed: dict[str, tuple[PartitionState, int]] = field(default_factory=dict)
-    beside: dict[str, list[Operation]] = field(default_factory=dict)  # by the state's path
+    operations_by_state: dict[str, list[Operation]] = field(
+        default_factory=dict
+    )  # by the state's path
     refused: list[Operation] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
@@ -55,7 +57,7 @@ def decide_resignations(store: MetadataStore, *, live: ElectableBrokers) -> Resi
         assert current is not None, "it was decoded just now"
         cooling = Create(paths.cooling(*key, resignation.leader), b"")
         decisions.changed[path] = (after, current.version)
-        decisions.beside[path] = [delete_request, cooling]
+        decisions.operations_by_state[path] = [delete_request, cooling]
         decisions.lines.append(
             f"{key[0]}-{key[1]}: broker {resignation.leader} resigned ({resignation.why}),"
             f" broker {after.leader} is elected"

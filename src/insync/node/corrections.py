@@ -100,7 +100,7 @@ class Corrections:
 
     def _raise_epoch(self, key: TopicPartition, state: PartitionState) -> PartitionState:
         epoch = self._traces.epochs.get(key)
-        return state if epoch is None else election.epoch_found(state, epoch)
+        return state if epoch is None else election.raise_epoch(state, epoch)
 
     async def _change_states(
         self, change: Callable[[TopicPartition, PartitionState], PartitionState]

@@ -355,7 +355,7 @@ class Node:
 
     def _update_controller(self, topics: AbstractSet[str] | None) -> None:
         if topics is None:
-            self.controller.change(
+            self.controller.apply_settings(
                 unclean_default=self.settings.broker.unclean_leader_election_enable,
                 min_isr_default=self.settings.broker.min_insync_replicas,
                 rebalance=self._rebalance_settings(),

@@ -1,6 +1,6 @@
 """A balanced placement of replicas that copies the least data.
 
-Three wishes, the first before the second before the third: no rack holds more replicas of a
+Three goals, in order of priority: no rack holds more replicas of a
 partition than it must; brokers hold equally many replicas (within one where racks allow it); as few
 bytes as possible are copied. Then the same for preferred leaders, which costs no data.
 

@@ -64,7 +64,7 @@ def elect(
     return state if state.leader is None else state.led_by(None)
 
 
-def prefer(
+def elect_preferred_leader(
     state: PartitionState,
     *,
     live: AbstractSet[BrokerId],
@@ -135,7 +135,7 @@ def brokers_changed(
     return elected
 
 
-def epoch_found(state: PartitionState, epoch: LeaderEpoch) -> PartitionState:
+def raise_epoch(state: PartitionState, epoch: LeaderEpoch) -> PartitionState:
     """A log has records of this epoch: no later leader may write in it or in an earlier one.
 
     A state is behind a log only if the metadata store went back.

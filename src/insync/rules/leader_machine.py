@@ -289,7 +289,7 @@ class SocketsDrained:
     def apply(self, state: Leadership, moment: Moment) -> Leadership:
         if state.draining is Draining.AFTER_STALL:
             state = state.drained(now_ms=moment.now_ms)
-            if self.recent is not None and self.recent.too_often(now_ms=moment.now_ms):
+            if self.recent is not None and self.recent.exceeds_half(now_ms=moment.now_ms):
                 moment.effects.append(Resign(ResignReason.STALLED))
         # The wake-up that was set may have come while nothing was due.
         return replace(state, draining=Draining.NO, wake_at_ms=NO_WAKE_MS)

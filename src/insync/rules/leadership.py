@@ -156,22 +156,26 @@ class Leadership:
             )
             for broker, follower in self.followers.items()
         }
-        return self._next(LeaderLog(end=end, append_times=append_times), followers, now_ms=now_ms)
+        return self._advance(
+            LeaderLog(end=end, append_times=append_times), followers, now_ms=now_ms
+        )
 
     def fetch(self, broker: BrokerId, fetch: Fetch) -> Leadership:
         """A fetch was read and takes effect now, at `fetch.served_at_ms`."""
         before = self.followers[broker]
         fetched = before.on_fetch(fetch)
         if fetch.offset == before.end:
-            return self._with(broker, fetched)  # nothing new to commit: an idle fetch costs little
+            return self._replace_follower(
+                broker, fetched
+            )  # nothing new to commit: an idle fetch costs little
         followers = {**self.followers, broker: fetched}
-        return self._next(self.log, followers, now_ms=fetch.served_at_ms)
+        return self._advance(self.log, followers, now_ms=fetch.served_at_ms)
 
     def session_fetched(self, broker: BrokerId, *, at_ms: int) -> Leadership:
         """The follower's fetch session, which does not list this partition, fetched at `at_ms`."""
         follower = self.followers[broker]
         level = follower.on_session_fetch(leader_end=self.end, session_fetched_at_ms=at_ms)
-        return self._with(broker, level)
+        return self._replace_follower(broker, level)
 
     def read_began(
         self,
@@ -185,7 +189,7 @@ class Leadership:
         began = self.followers[broker].on_read_began(
             read_id=read_id, connection=connection, offset=offset, parsed_at_ms=parsed_at_ms
         )
-        return self._with(broker, began)
+        return self._replace_follower(broker, began)
 
     def read_served(
         self,
@@ -212,10 +216,12 @@ class Leadership:
         return self.read_failed(broker, read_id=read_id).fetch(broker, fetch)
 
     def read_failed(self, broker: BrokerId, *, read_id: int) -> Leadership:
-        return self._with(broker, self.followers[broker].on_read_ended(read_id))
+        return self._replace_follower(broker, self.followers[broker].on_read_ended(read_id))
 
     def connection_closed(self, broker: BrokerId, *, connection: int) -> Leadership:
-        return self._with(broker, self.followers[broker].on_connection_closed(connection))
+        return self._replace_follower(
+            broker, self.followers[broker].on_connection_closed(connection)
+        )
 
     def registration(
         self, registered: Mapping[BrokerId, Incarnation], *, now_ms: int
@@ -320,7 +326,7 @@ class Leadership:
         )
         if high_watermark == self.high_watermark:
             return self
-        return self._but(high_watermark=high_watermark)
+        return self._replace_fields(high_watermark=high_watermark)
 
     # What follows from the state.
 
@@ -438,17 +444,17 @@ class Leadership:
             broker: follower for broker, follower in self.followers.items() if broker not in members
         }
 
-    def _next(
+    def _advance(
         self, log: LeaderLog, followers: Mapping[BrokerId, Follower], *, now_ms: int
     ) -> Leadership:
-        return self._but(log=log, followers=followers).with_watermark(now_ms=now_ms)
+        return self._replace_fields(log=log, followers=followers).with_watermark(now_ms=now_ms)
 
-    def _with(self, broker: BrokerId, follower: Follower) -> Leadership:
+    def _replace_follower(self, broker: BrokerId, follower: Follower) -> Leadership:
         if follower is self.followers[broker]:
             return self
-        return self._but(followers={**self.followers, broker: follower})
+        return self._replace_fields(followers={**self.followers, broker: follower})
 
-    def _but(
+    def _replace_fields(
         self,
         *,
         log: LeaderLog | None = None,

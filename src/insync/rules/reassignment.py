@@ -3,16 +3,16 @@
     replicas = target, then those being removed
     adding   = target - current          removing = current - target
 
-"Current" is what the partition had before any move that is still under way: a move replaced by
-another is forgotten, and cancelling the second returns to where the first began.
+"Current" are the replicas before any move that is still under way. If a second move replaces the
+first, cancelling it restores the replicas before the first.
 
 A move completes when every adding replica is in the ISR and the ISR holds at least the effective
 min ISR of the target's members. A target replica that was there before and is dead does not hold
 up the rest (KAFKA-19975).
 
-Whenever a replica leaves, a new term begins, also when the leader stays (as in Kafka): who left
-deletes its log, and if it comes back at once, a fetch it sent before must not count as news of the
-empty log it has now.
+Whenever a replica is removed, a new term begins, also when the leader stays (as in Kafka). The
+removed replica deletes its log. If it is added again at once, a fetch that it sent before must not
+count for its new, empty log.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def check_target(target: Sequence[BrokerId], *, known: AbstractSet[BrokerId]) ->
         raise BadPlan(f"broker {unknown[0]} is not known; this cluster has {brokers}")
 
 
-def origin(state: PartitionState) -> tuple[BrokerId, ...]:
-    """The replicas that are there on their own account, not only because of a move."""
+def replicas_before_move(state: PartitionState) -> tuple[BrokerId, ...]:
+    """The replicas without those that a move is adding."""
     return tuple(broker for broker in state.replicas if broker not in state.adding)
 
 
@@ -57,11 +57,11 @@ def start(
 ) -> PartitionState:
     """Begin to move to `target`, instead of any other move; a reordering completes at once."""
     check_target(target, known=known)
-    current = origin(state)
+    current = replicas_before_move(state)
     removing = tuple(broker for broker in current if broker not in target)
     replicas = (*target, *removing)
     isr = _in_sync_among(state, replicas)
-    started = _on(state, replicas, isr=isr, live=live, cooling=cooling)
+    started = _assign_replicas(state, replicas, isr=isr, live=live, cooling=cooling)
     adding = tuple(broker for broker in target if broker not in current)
     return replace(started, adding=adding, removing=removing)
 
@@ -90,7 +90,7 @@ def complete(
     can_lead = state.leader in arrived or not arrived.isdisjoint(live)
     if not has_arrived or not can_lead:
         return state
-    return _on(state, target, isr=isr, live=live, cooling=cooling)
+    return _assign_replicas(state, target, isr=isr, live=live, cooling=cooling)
 
 
 def cancel(
@@ -107,18 +107,18 @@ def cancel(
     """
     if not state.is_moving:
         raise NothingToCancel("no reassignment of this partition is under way")
-    back = origin(state)
+    back = replicas_before_move(state)
     isr = _in_sync_among(state, back)
     if unclean and not isr:
         isr = (next((broker for broker in back if broker in live), back[0]),)
-    return _on(state, back, isr=isr, live=live, cooling=cooling)
+    return _assign_replicas(state, back, isr=isr, live=live, cooling=cooling)
 
 
 def _in_sync_among(state: PartitionState, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
     return tuple(broker for broker in state.isr if broker in replicas)
 
 
-def _on(
+def _assign_replicas(
     state: PartitionState,
     replicas: tuple[BrokerId, ...],
     *,

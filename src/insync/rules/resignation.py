@@ -38,14 +38,14 @@ def resigns_at_ms(followers: Iterable[Follower], *, process_time_max_ms: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Cooling:
+class Cooldowns:
     """Brokers that resigned the leadership of one partition lately."""
 
     until_ms: Mapping[BrokerId, int] = field(default_factory=dict)
 
-    def after(self, broker: BrokerId, *, now_ms: int, cooldown_ms: int) -> Cooling:
+    def after(self, broker: BrokerId, *, now_ms: int, cooldown_ms: int) -> Cooldowns:
         still = {other: at_ms for other, at_ms in self.until_ms.items() if at_ms > now_ms}
-        return Cooling({**still, broker: now_ms + cooldown_ms})
+        return Cooldowns({**still, broker: now_ms + cooldown_ms})
 
     def brokers(self, *, now_ms: int) -> frozenset[BrokerId]:
         return frozenset(broker for broker, at_ms in self.until_ms.items() if at_ms > now_ms)

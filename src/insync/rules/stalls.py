@@ -2,7 +2,7 @@
 
 While a leader does not run, its followers' fetches wait unread in its sockets, and on waking
 every one of them looks stale. Apache Kafka evicts them all within milliseconds. Here the leader
-knows that it was the one who stopped:
+notices its own stall:
 
 - A gap between two ticks of its loop of at least max(100 ms, T/20) is a stall.
 - A stall moves its followers' times forward by its length, at most T in total since that
@@ -55,7 +55,7 @@ class StallRecord:
         assert not kept or kept[-1].ended_at_ms <= stall.began_at_ms, "stalls do not overlap"
         return StallRecord(lag_time_max_ms=self.lag_time_max_ms, stalls=(*kept, stall))
 
-    def too_often(self, *, now_ms: int) -> bool:
+    def exceeds_half(self, *, now_ms: int) -> bool:
         """More than half of the last 2 T, that is more than T, was spent not running."""
         from_ms = now_ms - 2 * self.lag_time_max_ms
         stalled_ms = sum(stall.overlap_ms(from_ms=from_ms, to_ms=now_ms) for stall in self.stalls)

@@ -110,7 +110,7 @@ class Column:
         self.known_watermarks = dict.fromkeys(replicas, FIRST_OFFSET)
         self.session_fetched_at_ms: dict[BrokerId, int] = {}
         self.reads: dict[BrokerId, Offset] = {}  # the leader's end when each read began
-        self.cooling = resignation.Cooling()
+        self.cooling = resignation.Cooldowns()
         self.ends: list[tuple[int, Offset]] = []  # the leader's end after each append
         self.acknowledged = FIRST_OFFSET
         self.lost = 0

@@ -124,7 +124,7 @@ def play(
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_changes, "LEARNT_WITHIN_S", 0)
+    monkeypatch.setattr(config_changes, "PROPAGATION_MAX_S", 0)
 
 
 def test_one_by_one_and_all_at_once() -> None:

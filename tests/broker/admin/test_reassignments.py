@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from insync.broker.admin.topics import RequestedTopic
-from insync.broker.cluster_view import LEARNT_WITHIN_S
+from insync.broker.cluster_view import PROPAGATION_MAX_S
 from insync.broker.fetch.fetch import Fetch
 from insync.metadata import paths
 from insync.metadata.records import TopicRecord, decode_config, encode_config
@@ -119,7 +119,7 @@ def test_it_is_listed_while_it_is_under_way_and_as_kafka_does() -> None:
         await stays(lambda: not moved_to(cluster, 4, 2, 3), for_s=3)
         cluster.network.heal()
         await until(lambda: moved_to(cluster, 4, 2, 3))
-        await asyncio.sleep(LEARNT_WITHIN_S)
+        await asyncio.sleep(PROPAGATION_MAX_S)
         assert await listed(cluster) == {}
 
     play(story, brokers=4)
@@ -259,7 +259,7 @@ def test_a_controller_that_dies_at_the_completing_step_has_a_successor(hook: str
         cluster.network.heal()
         await until(lambda: cluster.brokers[number].node is None)
         await until(lambda: moved_to(cluster, 2, 4), within_s=20)
-        await asyncio.sleep(LEARNT_WITHIN_S)
+        await asyncio.sleep(PROPAGATION_MAX_S)
         assert (await start_moves(cluster, Move("t", 0, (2, 3)), throttle=9, of=2)).error == 0
         await cluster.start(number)
         await until(lambda: moved_to(cluster, 2, 3), within_s=20)

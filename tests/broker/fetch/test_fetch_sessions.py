@@ -403,6 +403,6 @@ def test_a_change_between_reading_and_answering_is_not_lost() -> None:
     for grew, committed in ((True, False), (False, True), (False, False)):
         partition = read()
         replica.high_watermark = 6 if committed else 5
-        partition.on_news(replica, grew=grew, committed=committed)
+        partition.on_partition_changed(replica, grew=grew, committed=committed)
         partition.on_sent(answer)
         assert partition in session.ready, (grew, committed)

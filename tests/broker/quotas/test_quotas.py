@@ -60,7 +60,7 @@ def append(cluster: Cluster, partition: int, *batch_bytes: int, name: str = TOPI
         data = bytearray(record_batch(size_bytes))
         headers = list(batches.whole_batches(data))
         result = replica.log.append_leader(data, headers, epoch=replica.epoch, now_ms=0)
-        node.replicas.leading.appended(replica, result.end, size_bytes=result.bytes)
+        node.replicas.leading.on_append(replica, result.end, size_bytes=result.bytes)
 
 
 def add_replica(cluster: Cluster, partitions: Iterable[int], broker: int) -> None:

@@ -37,7 +37,7 @@ from support.sim.few_brokers import (
 class Raises:
     """A fetch whose wake-up has a bug."""
 
-    def on_news(self, _replica: Replica, *, grew: bool, committed: bool) -> None:
+    def on_partition_changed(self, _replica: Replica, *, grew: bool, committed: bool) -> None:
         raise ZeroDivisionError(f"{grew} {committed}")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from insync.broker.admin.partition_steps import PartitionSteps, partition_result
 from insync.broker.admin.reassignments import Reassignments
-from insync.broker.cluster_view import LEARNT_WITHIN_S, TopicPartition
+from insync.broker.cluster_view import PROPAGATION_MAX_S, TopicPartition
 from insync.rules.partition_state import PartitionState
 from insync.telemetry.schemas import REPLICAS_MOVED
 from insync.wire.any_version import Values
@@ -39,7 +39,7 @@ class AlterPartitionReassignments:
 
         results = await self._steps.change(keys, new_state, REPLICAS_MOVED)
         # A client may ask another broker next, and does not expect the old state.
-        await asyncio.sleep(LEARNT_WITHIN_S)
+        await asyncio.sleep(PROPAGATION_MAX_S)
         return {
             "allow_replication_factor_change": allows_factor_change,
             "error_message": None,

@@ -21,7 +21,7 @@ from insync.broker.admin.config_resources import (
     TopicResource,
 )
 from insync.broker.admin.topics import ATTEMPTS_MAX
-from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
+from insync.broker.cluster_view import PROPAGATION_MAX_S, ClusterView
 from insync.broker.replication.in_sync import concerns_rule, rule_of
 from insync.broker.settings import Settings
 from insync.broker.settings_table import BROKER_SETTINGS
@@ -81,7 +81,7 @@ class ConfigChanges:
             results.append(result)
         if not request.validate_only:
             # A client may ask another broker next, and does not expect the old value.
-            await asyncio.sleep(LEARNT_WITHIN_S)
+            await asyncio.sleep(PROPAGATION_MAX_S)
         return {"responses": results}
 
     async def _change(

@@ -17,7 +17,7 @@ class CreatePartitions:
             await self._add_partitions(topic, validate_only=request.validate_only)
             for topic in request.topics
         ]
-        await self._topics.until_known_everywhere()
+        await self._topics.wait_until_propagated()
         return {"results": results}
 
     async def _add_partitions(self, topic: Any, *, validate_only: bool) -> Values:

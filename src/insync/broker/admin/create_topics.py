@@ -17,7 +17,7 @@ class CreateTopics:
             await self._create(topic, validate_only=request.validate_only)
             for topic in request.topics
         ]
-        await self._topics.until_known_everywhere()
+        await self._topics.wait_until_propagated()
         return {"topics": results}
 
     async def _create(self, topic: Any, *, validate_only: bool) -> Values:

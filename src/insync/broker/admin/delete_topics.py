@@ -26,7 +26,7 @@ class DeleteTopics:
         else:
             requested = [(name, None) for name in request.topic_names]
         results = [await self._delete(name, topic_id) for name, topic_id in requested]
-        await self._topics.until_known_everywhere()
+        await self._topics.wait_until_propagated()
         return {"responses": results}
 
     async def _delete(self, name: str | None, topic_id: UUID | None) -> Values:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from insync.broker.admin.partition_steps import MoveRefused, PartitionSteps, partition_result
-from insync.broker.cluster_view import LEARNT_WITHIN_S, TopicPartition
+from insync.broker.cluster_view import PROPAGATION_MAX_S, TopicPartition
 from insync.metadata import paths
 from insync.metadata.cooldowns import brokers_in_cooldown
 from insync.metadata.handled_incarnations import electable_brokers, handled_incarnations
@@ -54,7 +54,7 @@ class ElectLeaders:
             else self._elect_unclean
         )
         results = await self._steps.change(keys, elect, REQUESTED, self._accept_damage)
-        await asyncio.sleep(LEARNT_WITHIN_S)
+        await asyncio.sleep(PROPAGATION_MAX_S)
         by_topic: dict[str, list[Values]] = {}
         for (topic, number), refused in results.items():
             # A request for all partitions gets no result for those that need no election.

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from insync.broker.admin.lease_steps import lease_operations, next_lease_number
 from insync.broker.admin.partition_steps import MoveRefused
 from insync.broker.admin.topics import ATTEMPTS_MAX
-from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
+from insync.broker.cluster_view import PROPAGATION_MAX_S, ClusterView
 from insync.broker.server.answers import BackgroundAnswers
 from insync.broker.server.server import Reply
 from insync.metadata import paths
@@ -59,7 +59,7 @@ class HoldThrottle:
                 except Conflict:
                     continue
                 if len(step) > 1:  # more than a renewal: the tool may ask another broker next
-                    await asyncio.sleep(LEARNT_WITHIN_S)
+                    await asyncio.sleep(PROPAGATION_MAX_S)
                 lease = current_lease(self._store)
                 is_held = lease is not None and hold_of_lease(self._store, lease.path) is not None
                 return ThrottleHeld(int(ErrorCode.none), lasts_ms=HOLD_MS if is_held else 0)

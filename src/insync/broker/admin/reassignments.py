@@ -29,7 +29,7 @@ class Reassignments:
     ) -> PartitionState:
         """The state of a partition that starts to move to these replicas."""
         state = self._steps.state_of(key)
-        factor = len(reassignment.origin(state))
+        factor = len(reassignment.replicas_before_move(state))
         if not allows_factor_change and len(target) != factor:
             raise MoveRefused(
                 ErrorCode.invalid_replication_factor,

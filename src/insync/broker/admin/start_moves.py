@@ -16,7 +16,7 @@ from insync.broker.admin.lease_steps import lease_operations, next_lease_number
 from insync.broker.admin.partition_steps import MoveRefused, PartitionSteps
 from insync.broker.admin.reassignments import Reassignments
 from insync.broker.admin.topics import ATTEMPTS_MAX
-from insync.broker.cluster_view import LEARNT_WITHIN_S, TopicPartition
+from insync.broker.cluster_view import PROPAGATION_MAX_S, TopicPartition
 from insync.broker.server.answers import BackgroundAnswers
 from insync.broker.server.server import Reply
 from insync.metadata.configs import configs_of
@@ -68,7 +68,7 @@ class StartMoves:
                 except Conflict:
                     continue
                 # A client may ask another broker next, and does not expect the old state.
-                await asyncio.sleep(LEARNT_WITHIN_S)
+                await asyncio.sleep(PROPAGATION_MAX_S)
                 return MovesStarted(int(ErrorCode.none), lease=lease, partitions=results)
         except MoveRefused as refused:
             return MovesStarted(int(refused.code), refused.message)

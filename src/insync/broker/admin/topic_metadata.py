@@ -26,7 +26,7 @@ class Metadata:
         self._cluster_id = cluster_id
 
     async def answer(self, request: Any) -> Values:
-        await self._view.until_certain()
+        await self._view.wait_until_current()
         requested = request.topics
         if requested is None or (request.__version__ == 0 and not requested):
             described = [self._describe(name) for name in sorted(self._view.topics)]
@@ -37,7 +37,7 @@ class Metadata:
                 await self._find_or_create(topic, may_create=may_create) for topic in requested
             ]
             if len(self._view.topics) > count_before:
-                await self._topics.until_known_everywhere()
+                await self._topics.wait_until_propagated()
         return {
             "brokers": [
                 {"node_id": b.broker, "host": b.host, "port": b.port, "rack": b.rack}

@@ -2,7 +2,7 @@
 
 Any broker may make the step, since the store lets exactly one of two rival steps win. A client may
 ask another broker next, and many do not retry. So the broker that answers a change first waits
-until all brokers have had time to learn of it (`until_known_everywhere`).
+until all brokers have had time to learn of it (`wait_until_propagated`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from insync.broker.admin.assignment import assign
-from insync.broker.cluster_view import LEARNT_WITHIN_S, ClusterView
+from insync.broker.cluster_view import PROPAGATION_MAX_S, ClusterView
 from insync.broker.replication.in_sync import concerns_rule, rule_of
 from insync.broker.settings import Settings
 from insync.broker.settings_table import TOPIC_SETTINGS, refuse_before_run_time, text_of
@@ -78,11 +78,11 @@ class Topics:
         self._random = random
         self._changed_at_s = float("-inf")
 
-    async def until_known_everywhere(self) -> None:
+    async def wait_until_propagated(self) -> None:
         """Wait until every broker has had time to learn of the last change made here."""
         since_s = asyncio.get_running_loop().time() - self._changed_at_s
-        if since_s < LEARNT_WITHIN_S:
-            await asyncio.sleep(LEARNT_WITHIN_S - since_s)
+        if since_s < PROPAGATION_MAX_S:
+            await asyncio.sleep(PROPAGATION_MAX_S - since_s)
 
     async def create(
         self, requested: RequestedTopic, *, validate_only: bool = False

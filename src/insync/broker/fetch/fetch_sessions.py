@@ -108,7 +108,7 @@ class SessionPartition:
     def awaits_read(self, read_id: int) -> bool:
         return isinstance(self.pool_read, PoolReading) and self.pool_read.read_id == read_id
 
-    def on_news(self, replica: Replica, *, grew: bool, committed: bool) -> None:
+    def on_partition_changed(self, replica: Replica, *, grew: bool, committed: bool) -> None:
         """Wake the session if there is more to read, or the role or the ISR has changed.
 
         A follower reads to the log's end. Commits do not wake it: its next response has them.

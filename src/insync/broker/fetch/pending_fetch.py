@@ -327,7 +327,7 @@ class PendingFetch:
         if follower is None or replica.term is None or follower not in replica.term.followers:
             return
         requested = partition.requested
-        replicas.leading.fetched(
+        replicas.leading.on_fetch(
             replica,
             follower,
             FollowerFetch(

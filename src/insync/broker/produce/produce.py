@@ -116,7 +116,7 @@ class Produce:
         counts.bytes_in += result.bytes
         replica.count_produced(result.bytes)
         counts.messages_in += result.end - result.base_offset
-        self._replicas.leading.appended(replica, result.end, size_bytes=result.bytes)
+        self._replicas.leading.on_append(replica, result.end, size_bytes=result.bytes)
         self._acknowledge(
             request,
             produced,

@@ -17,7 +17,7 @@ from insync.broker.cluster_view import ClusterView
 from insync.broker.replication.isr_commits import IsrCommits
 from insync.broker.replication.isr_reasons import why_by_controller, why_proposed
 from insync.broker.replication.replica import Replica
-from insync.broker.replication.resigning import Resigning
+from insync.broker.replication.resigning import ResignationRequests
 from insync.metadata.offline_replicas import offline_in
 from insync.metadata.store import MetadataStore
 from insync.rules import isr as isr_rules
@@ -74,16 +74,16 @@ class LeaderDriver:
         self._loop = loop
         self._recorder = recorder
         self._commits = IsrCommits(store, view, loop, self._refuse, self.read_state)
-        self._resigning = Resigning(broker=broker, store=store, view=view)
+        self._resignations = ResignationRequests(broker=broker, store=store, view=view)
 
     def registered(self, incarnation: Incarnation) -> None:
         """This broker has registered: from now on it writes in the name of this incarnation."""
         self._commits.incarnation = incarnation
-        self._resigning.incarnation = incarnation
+        self._resignations.incarnation = incarnation
 
     async def stop(self) -> None:
         await self._commits.stop()
-        await self._resigning.stop()
+        await self._resignations.stop()
 
     def remove_eligible_if_enough(self, replica: Replica, state: PartitionState) -> None:
         """If the ISR suffices for acks=all, remove the eligible replicas from the state first."""
@@ -130,7 +130,7 @@ class LeaderDriver:
         changed = PartitionChanged(grew=True, committed=True)
         self._queue(replica, term, [Committed(term.high_watermark), changed, *effects], now_ms)
 
-    def appended(self, replica: Replica, end: int, *, size_bytes: int = 0) -> None:
+    def on_append(self, replica: Replica, end: int, *, size_bytes: int = 0) -> None:
         """The leader's log ends at `end` now. The append may have blocked, and ended the term."""
         now_ms = self._loop.read_clock()
         self._meet_deadlines(replica, now_ms=now_ms)
@@ -142,7 +142,7 @@ class LeaderDriver:
             replica.record.append(base=base, end=end, size_bytes=size_bytes, now_ms=now_ms)
         self.report(replica, Appended(Offset(end)), now_ms=now_ms)
 
-    def fetched(
+    def on_fetch(
         self,
         replica: Replica,
         follower: BrokerId,
@@ -190,11 +190,11 @@ class LeaderDriver:
         self.report(replica, RuleChanged(rule), now_ms=now_ms)
         self._record_rule(replica, now_ms=now_ms)
 
-    def stalled(self, led: Iterable[Replica], stall: Stall) -> None:
+    def on_stall(self, led: Iterable[Replica], stall: Stall) -> None:
         """This broker did not run. Comes before anything that waited meanwhile."""
         replicas = [replica for replica in led if replica.term is not None]
         limits_ms = {replica.term.policy.lag_time_max_ms for replica in replicas if replica.term}
-        self._resigning.stalled(
+        self._resignations.on_stall(
             stall,
             [
                 limit_ms
@@ -215,12 +215,12 @@ class LeaderDriver:
                 extended,
             )
 
-    def drained(self, led: Iterable[Replica], *, now_ms: int) -> None:
+    def on_drained(self, led: Iterable[Replica], *, now_ms: int) -> None:
         """What waited in the sockets is read: from now on deadlines count again."""
         for replica in list(led):
             term = replica.term
             if term is not None and term.draining is not Draining.NO:
-                recent = self._resigning.stalls_of(term.policy.lag_time_max_ms)
+                recent = self._resignations.stalls_of(term.policy.lag_time_max_ms)
                 self.report(replica, SocketsDrained(recent), now_ms=now_ms)
 
     def report(self, replica: Replica, event: Event, *, now_ms: int | None = None) -> None:
@@ -307,7 +307,7 @@ class LeaderDriver:
             case IsrSettled():
                 self._settled(replica, term, effect, now_ms=now_ms)
             case Resign(reason):
-                self._resigning.ask(replica, term, reason)
+                self._resignations.request(replica, term, reason)
 
     def _propose(
         self, replica: Replica, term: Leadership, proposal: ProposeIsr, *, now_ms: int

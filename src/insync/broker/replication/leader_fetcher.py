@@ -167,7 +167,7 @@ class LeaderFetcher:
                         "cannot fetch from leader %d: %s; trying again", self._leader, reason
                     )
                 logged = reason
-                self._view.doubt()
+                self._view.expect_leader_changes()
                 self._disconnect()
                 await self._pause(RETRY_MS)
             except Refusal as refusal:

@@ -27,7 +27,7 @@ NEVER_ENOUGH: Final = 1 << 31
 class Watcher(Protocol):
     """A fetch that waits for this partition to change. Notified once; it then watches again."""
 
-    def on_news(self, replica: Replica, *, grew: bool, committed: bool) -> None:
+    def on_partition_changed(self, replica: Replica, *, grew: bool, committed: bool) -> None:
         """The log grew, more of it is committed; or neither, when the role or the ISR changed."""
 
 
@@ -221,4 +221,4 @@ class Replica:
     def notify(self, *, grew: bool, committed: bool) -> None:
         watchers, self._watchers = self._watchers, {}
         for watcher in watchers:
-            watcher.on_news(self, grew=grew, committed=committed)
+            watcher.on_partition_changed(self, grew=grew, committed=committed)

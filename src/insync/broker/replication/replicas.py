@@ -26,7 +26,7 @@ from insync.rules.acknowledgement import effective_min_isr
 from insync.rules.leader_machine import BrokersChanged
 from insync.rules.leadership import Rule
 from insync.rules.partition_state import PartitionState
-from insync.rules.reassignment import origin
+from insync.rules.reassignment import replicas_before_move
 from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, Incarnation
 from insync.storage.directory import LogDirectory
@@ -426,7 +426,7 @@ class Replicas:
                 min_insync_replicas=settings.integer("min.insync.replicas"),
                 # Replicas that a reassignment is still adding do not count yet: a topic of one
                 # replica does not become unwritable because it gets a second.
-                replication_factor=len(origin(state)),
+                replication_factor=len(replicas_before_move(state)),
             ),
             batch_bytes_max=settings.integer("message.max.bytes"),
         )
@@ -466,7 +466,7 @@ class Replicas:
             self._recorder.stalled(stall)
         self.store.catch_up()
         if self.store.is_alive(stall.ended_at_ms):
-            self.leading.stalled(self.partitions.values(), stall)
+            self.leading.on_stall(self.partitions.values(), stall)
         else:
             # Its followers have been silent to a leader that did not run: no deadline counts.
             self.end_terms()
@@ -474,7 +474,7 @@ class Replicas:
     def on_drained(self) -> None:
         if self._recorder is not None:
             self._recorder.drained(now_ms=self.loop.now_ms)
-        self.leading.drained(self.partitions.values(), now_ms=self.loop.now_ms)
+        self.leading.on_drained(self.partitions.values(), now_ms=self.loop.now_ms)
 
     # Files.
 

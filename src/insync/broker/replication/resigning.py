@@ -28,7 +28,7 @@ from insync.rules.values import BrokerId, Incarnation
 logger = logging.getLogger(__name__)
 
 
-class Resigning:
+class ResignationRequests:
     def __init__(self, *, broker: BrokerId, store: MetadataStore, view: ClusterView) -> None:
         self.incarnation = Incarnation(-1)  # of this broker; set when it has registered
         self._broker = broker
@@ -37,7 +37,7 @@ class Resigning:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stalls: dict[int, StallRecord] = {}  # by the lag limit of partitions led here
 
-    def stalled(self, stall: Stall, lag_limits_ms: Iterable[int]) -> None:
+    def on_stall(self, stall: Stall, lag_limits_ms: Iterable[int]) -> None:
         for limit_ms in lag_limits_ms:
             before = self._stalls.get(limit_ms) or StallRecord(lag_time_max_ms=limit_ms)
             self._stalls[limit_ms] = before.after(stall)
@@ -46,7 +46,7 @@ class Resigning:
         """The recent stalls of this broker, as far back as this limit looks."""
         return self._stalls.get(lag_time_max_ms)
 
-    def ask(self, replica: Replica, term: Leadership, reason: ResignReason) -> None:
+    def request(self, replica: Replica, term: Leadership, reason: ResignReason) -> None:
         """Ask the controller to hand the partition over, if another replica can lead it."""
         if reason is ResignReason.SLOW_READ:
             why = (

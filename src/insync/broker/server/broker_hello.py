@@ -41,7 +41,7 @@ class BrokerHello:
     async def _check_registration(self, reply: Reply, request: hello.HelloRequest) -> None:
         """A broker that knows the secret must also be registered in the incarnation it names."""
         broker, incarnation = BrokerId(request.broker_id), Incarnation(request.incarnation)
-        await self._view.until_heard_of(broker, incarnation)
+        await self._view.wait_for_registration(broker, incarnation)
         if self._view.incarnations.get(broker) != incarnation:
             _send_result(reply, ErrorCode.cluster_authorization_failed)
             return
