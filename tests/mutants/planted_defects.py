@@ -42,9 +42,10 @@ DEFECTS = (
         edits=(
             Edit(
                 DIRECTORY,
-                "        for key, held in self.held.items():\n            self._compare(key, held)",
+                "        for key, held in self.held.items():\n"
+                "            self._check_against_checkpoint(key, held)",
                 "        for key, held in dict[Partition, HeldReplica]().items():\n"
-                "            self._compare(key, held)",
+                "            self._check_against_checkpoint(key, held)",
             ),
         ),
     ),

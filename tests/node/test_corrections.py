@@ -17,8 +17,8 @@ from insync.node.corrections import (
     PRODUCER_ID_LEAP_MAX,
     PRODUCER_IDS_SKIPPED,
     Corrections,
-    LogTraces,
-    find_traces,
+    UnissuedIds,
+    find_unissued_ids,
 )
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, LeaderEpoch
@@ -61,10 +61,10 @@ def test_epochs_beyond_the_stores_are_found() -> None:
         epochs = [6, 5, None, 5 + EPOCH_LEAP_MAX + 1]
         logs = {("t", number): log_of(epoch) for number, epoch in enumerate(epochs)}
         logs["gone", 0] = log_of(9)
-        traces = find_traces(view, store, directory_of(logs))
-        assert traces == LogTraces(epochs={("t", 0): LeaderEpoch(6)}, producer_ids_end=0)
+        unissued = find_unissued_ids(view, store, directory_of(logs))
+        assert unissued == UnissuedIds(epochs={("t", 0): LeaderEpoch(6)}, producer_ids_end=0)
         # Of a deleted topic with the same name: its epochs mean nothing for the new one.
-        namesake = find_traces(view, store, directory_of({("t", 0): log_of(6)}, NEW))
+        namesake = find_unissued_ids(view, store, directory_of({("t", 0): log_of(6)}, NEW))
         assert namesake.epochs == {}
 
     with virtual_time() as loop:
@@ -77,16 +77,16 @@ def test_producer_ids_of_the_logs_are_skipped() -> None:
         start = given_out or 0
         invented = start + 2 * PRODUCER_ID_LEAP_MAX
         directory = directory_of({("t", 0): log_of(5, [start + 7, invented, 3])})
-        traces = find_traces(ClusterView(store), store, directory)
-        assert traces.producer_ids_end == start + 8
-        await Corrections(broker=ONE, store=store, traces=traces).write()
+        unissued = find_unissued_ids(ClusterView(store), store, directory)
+        assert unissued.producer_ids_end == start + 8
+        await Corrections(broker=ONE, store=store, unissued=unissued).write()
         entry = store.get(paths.PRODUCER_IDS)
         assert entry is not None
         assert int(entry.value) == start + 8 + PRODUCER_IDS_SKIPPED
         revision = store.revision
-        again = find_traces(ClusterView(store), store, directory)
+        again = find_unissued_ids(ClusterView(store), store, directory)
         assert again.producer_ids_end == 0
-        await Corrections(broker=ONE, store=store, traces=traces).write()
+        await Corrections(broker=ONE, store=store, unissued=unissued).write()
         assert store.revision == revision  # written once
 
     for given_out in (None, 1_000):
@@ -98,7 +98,7 @@ def test_ids_that_were_given_out_are_no_trace() -> None:
     async def story(loop: VirtualLoop) -> None:
         store = await store_with(loop, given_out=1_000, partitions=1)
         directory = directory_of({("t", 0): log_of(5, [0, 999])})
-        assert find_traces(ClusterView(store), store, directory).producer_ids_end == 0
+        assert find_unissued_ids(ClusterView(store), store, directory).producer_ids_end == 0
 
     with virtual_time() as loop:
         loop.run_until_complete(story(loop))

@@ -544,7 +544,7 @@ def test_truncated_records_are_not_missed_after_a_loss_of_power(keep: int, seed:
         append_numbered(log, number, epoch=0)
     directory.flush_due(now_ms=0)
     directory.flush_due(now_ms=FLUSH_AFTER_MS)
-    directory.note_held()
+    directory.write_held_replicas()
     disk.open(f"{FOLDER}/segment-inventory").flush()
     log.truncate_to(keep)
     disk.lose_power(Random(seed))  # noqa: S311 - chance, not secrecy

@@ -29,7 +29,7 @@ def directory_with(records: int, *, high_watermark: int) -> tuple[MemoryDisk, Lo
     for _ in range(records):
         data = bytearray(batches.build([(None, b"x")], timestamp_ms=1))
         log.append_leader(data, list(batches.whole_batches(data)), epoch=0, now_ms=0)
-    directory.note_held(lambda _: high_watermark)
+    directory.write_held_replicas(lambda _: high_watermark)
     return disk, directory
 
 
@@ -73,7 +73,7 @@ def test_a_log_that_is_missing_or_short_is_damaged_until_that_is_ended() -> None
         again = opened(disk)
         assert list(again.damaged) == [KEY]
         again.create(*KEY, topic_id=OURS, now_ms=0)
-        again.note_held(lambda _: 0)
+        again.write_held_replicas(lambda _: 0)
         assert again.held[KEY].high_watermark == 3, "the note of a damaged log stays"
     again.end_damage(KEY)
     assert opened(disk).damaged == {}
@@ -96,14 +96,14 @@ def test_another_topic_of_that_name_is_not_damaged() -> None:
     again = opened(disk)
     again.create(*KEY, topic_id=OTHER, now_ms=0)
     assert again.damaged == {}
-    again.note_held()
+    again.write_held_replicas()
     assert again.held == {KEY: HeldReplica(OTHER, 0)}
 
 
 def test_a_deleted_log_is_forgotten() -> None:
     disk, directory = directory_with(3, high_watermark=3)
     directory.delete(*KEY)
-    directory.note_held()
+    directory.write_held_replicas()
     assert opened(disk).held == {}
 
 
@@ -120,7 +120,7 @@ def test_the_watermark_is_lowered_durably_before_a_cut() -> None:
     disk.remove = remove  # type: ignore[method-assign]
     log.truncate_fully(1)
     assert set(seen) == {1}
-    directory.note_held(lambda _: 3)
+    directory.write_held_replicas(lambda _: 3)
     assert directory.held[KEY].high_watermark == 1, "never beyond the log"
 
 

@@ -149,7 +149,7 @@ def test_what_is_noted_of_a_log_holds_for_its_stray(disk: Disk, path: str) -> No
         filled(directory, "a", partition, topic_id)
     marks = {("a", 0): 7, ("a", 1): 9, ("a", 2): 0}
     directory.write_watermarks(marks)
-    directory.note_held(marks.get)
+    directory.write_held_replicas(marks.get)
     held = disk.read_all(f"{path}/held-replicas-checkpoint")
     for partition in range(3):
         directory.set_aside("a", partition, now_ms=70)

@@ -16,7 +16,7 @@ from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.telemetry.blocks import BadBlock, Label, read_label, write_block, write_label
 from insync.telemetry.collection import Collection
 from insync.telemetry.recorder import Recorder
-from insync.telemetry.rows import Place, StallRow
+from insync.telemetry.rows import PublishKey, StallRow
 from insync.telemetry.schemas import APPENDS, FETCHES, ISR, TABLES, TELEMETRY_TOPIC
 from insync.telemetry.tables import arrow_schema, join, read_block
 from insync.wire import batches
@@ -110,9 +110,9 @@ def test_lists_and_unknown_values_come_back() -> None:
     assert record is not None
     three = frozenset(map(BrokerId, (3, 1, 2)))
     two = three - {BrokerId(2)}
-    record.settled(None, three, two, replicas=three, version=4, now_ms=9)
-    record.settled(None, two, three, replicas=three, version=5, now_ms=10)
-    record.settled(None, three, two, replicas=two, version=6, now_ms=11)
+    record.record_isr(None, three, two, replicas=three, version=4, now_ms=9)
+    record.record_isr(None, two, three, replicas=three, version=5, now_ms=10)
+    record.record_isr(None, three, two, replicas=two, version=6, now_ms=11)
     shrink, expand, moved = rows_of(recorder, ISR.name)
     assert (shrink["reason"], moved["reason"]) == ("its session ended", "moved away")
     assert (shrink["isr_before"], shrink["isr_after"]) == ([1, 2, 3], [1, 3])
@@ -139,8 +139,8 @@ def test_a_decision_was_as_late_as_it_was_the_first_time() -> None:
     reasons = []
     for times in (((1_001, 0),), ((1_008, 7),), ((1_008, 7), (1_040, 2), (1_090, 9))):
         for now_ms, late_ms in times:
-            record.decided(proposal, "silent", now_ms=now_ms, late_ms=late_ms)
-        record.settled(proposal, both, both - {two}, replicas=both, version=1, now_ms=2_000)
+            record.record_proposal(proposal, "silent", now_ms=now_ms, late_ms=late_ms)
+        record.record_isr(proposal, both, both - {two}, replicas=both, version=1, now_ms=2_000)
         (row,) = rows_of(recorder, ISR.name)
         assert row["decided_at_ms"] == ANCHOR_MS + times[0][0]
         assert row["late_ms"] == times[0][1]
@@ -166,12 +166,12 @@ def test_what_became_of_a_proposal_that_was_not_committed_comes_back() -> None:
     both, replicas = frozenset((one, two)), (one, two, three)
     record.began(term.isr, now_ms=0)
     record.append(base=0, end=0, size_bytes=0, now_ms=0)
-    record.decided(shrink, "silent", now_ms=1_003, late_ms=2)
-    record.settled(shrink, both, both, replicas=replicas, version=5, now_ms=1_004)  # refused
-    record.decided(expand, "level", now_ms=1_010)
-    record.settled(expand, both, frozenset((one,)), replicas=replicas, version=6, now_ms=1_011)
-    record.decided(shrink, "silent", now_ms=1_012)
-    record.settled(shrink, both, frozenset((one,)), replicas=replicas, version=6, now_ms=1_013)
+    record.record_proposal(shrink, "silent", now_ms=1_003, late_ms=2)
+    record.record_isr(shrink, both, both, replicas=replicas, version=5, now_ms=1_004)  # refused
+    record.record_proposal(expand, "level", now_ms=1_010)
+    record.record_isr(expand, both, frozenset((one,)), replicas=replicas, version=6, now_ms=1_011)
+    record.record_proposal(shrink, "silent", now_ms=1_012)
+    record.record_isr(shrink, both, frozenset((one,)), replicas=replicas, version=6, now_ms=1_013)
     rows = rows_of(recorder, "isr_events")
     place = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 2}
     assert all(row.items() >= place.items() for row in rows)
@@ -188,11 +188,11 @@ def test_what_became_of_a_proposal_that_was_not_committed_comes_back() -> None:
 
 def test_a_stall_is_recorded_when_its_sockets_are_drained() -> None:
     recorder = new_recorder()
-    recorder.stalled(Stall(began_at_ms=10, ended_at_ms=160))
-    recorder.stalled(Stall(began_at_ms=160, ended_at_ms=300))
+    recorder.record_stall(Stall(began_at_ms=10, ended_at_ms=160))
+    recorder.record_stall(Stall(began_at_ms=160, ended_at_ms=300))
     assert recorder.count == 0
-    recorder.drained(now_ms=310)
-    recorder.drained(now_ms=900)
+    recorder.record_drain(now_ms=310)
+    recorder.record_drain(now_ms=900)
     rows = [[row[name] for name in TABLES["stalls"].names] for row in rows_of(recorder, "stalls")]
     drained_at_ms = ANCHOR_MS + 310
     assert rows == [
@@ -254,7 +254,9 @@ def test_nobody_tells_of_the_telling() -> None:
 
 
 def stall_block() -> bytes:
-    stall = StallRow(place=Place("", 1), at_ms=3, broker=1, stall_ms=200, drained_at_ms=204)
+    stall = StallRow(
+        publish_key=PublishKey("", 1), at_ms=3, broker=1, stall_ms=200, drained_at_ms=204
+    )
     return write_block(TABLES["stalls"], [stall], anchor_ms=0)
 
 

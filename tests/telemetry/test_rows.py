@@ -11,11 +11,19 @@ import pytest
 
 from insync.rules.policy import Limit
 from insync.telemetry.blocks import BadBlock, write_block
-from insync.telemetry.rows import ROW_TYPES, FetchRow, IsrRow, LedPlace, Place, Row, read_columns
+from insync.telemetry.rows import (
+    ROW_TYPES,
+    FetchRow,
+    IsrRow,
+    LeaderTermKey,
+    PublishKey,
+    Row,
+    read_columns,
+)
 from insync.telemetry.schemas import CAUSES, FETCHES, ISR, TABLES
 from insync.telemetry.tables import read_block
 
-LED = LedPlace("t", 7, leader=8, leader_epoch=9)
+LED = LeaderTermKey("t", 7, leader=8, leader_epoch=9)
 SHARED: dict[str, Any] = {"topic": "t", "partition": 7, "leader": 8, "leader_epoch": 9}
 OF_PLACE = {  # the columns that a table's rows have in common with others of their place
     "fetches": ("topic", "partition", "leader", "leader_epoch"),
@@ -31,7 +39,9 @@ def test_a_row_type_has_the_columns_of_its_table_and_no_other(name: str) -> None
     row_type = ROW_TYPES[name]
     assert row_type.table is TABLES[name]
     own = [field.name for field in fields(row_type)]
-    assert sorted(own) == sorted(("place", *set(TABLES[name].names) - {*OF_PLACE.get(name, ())}))
+    assert sorted(own) == sorted(
+        ("publish_key", *set(TABLES[name].names) - {*OF_PLACE.get(name, ())})
+    )
     for column in OF_PLACE.get(name, ()):
         assert hasattr(LED, column)
     assert set(ROW_TYPES) == set(TABLES)
@@ -42,7 +52,9 @@ def row_of(name: str, values: dict[str, Any]) -> Row:
     for column, value in values.items():
         if column not in OF_PLACE.get(name, ()):
             object.__setattr__(row, column, value)
-    object.__setattr__(row, "place", LED if "leader" in OF_PLACE.get(name, ()) else Place("t", 7))
+    object.__setattr__(
+        row, "publish_key", LED if "leader" in OF_PLACE.get(name, ()) else PublishKey("t", 7)
+    )
     return row
 
 
@@ -72,9 +84,9 @@ def test_the_causes_include_every_limit_of_the_policies() -> None:
 
 def isr_block() -> pa.Table:
     row = IsrRow(
-        place=LED, at_ms=9, decided_at_ms=8, decided_by="leader", version=3, isr_before=[1, 2],
-        isr_after=[1], replica=2, change="shrink", reason="silent", replica_end=4, leader_end=5,
-        caught_up_at_ms=1, seq=6, cause="lag-time", late_ms=2,
+        publish_key=LED, at_ms=9, decided_at_ms=8, decided_by="leader", version=3,
+        isr_before=[1, 2], isr_after=[1], replica=2, change="shrink", reason="silent",
+        replica_end=4, leader_end=5, caught_up_at_ms=1, seq=6, cause="lag-time", late_ms=2,
     )  # fmt: skip
     return read_block(ISR, write_block(ISR, [row, row], anchor_ms=0))
 

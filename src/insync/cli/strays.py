@@ -42,14 +42,14 @@ def strays(
     if delete and delete_all:
         raise WrongUsage("--delete does not go with --delete-all")
     disk, path = RealDisk(), str(log_dir)
-    found = _find(disk, path)
-    names = [stray.name for stray in found] if delete_all else delete or []
+    strays = _find(disk, path)
+    names = [stray.name for stray in strays] if delete_all else delete or []
     for name in names:
         delete_stray(disk, path, name)
     if delete or delete_all:
         lines = [f"deleted {name}\n" for name in names] or [f"no stray logs in {log_dir}\n"]
         return Answer(data={"deleted": names}, view="".join(lines), as_json=as_json)
-    return Answer(data=[_data(stray) for stray in found], view=_view(found), as_json=as_json)
+    return Answer(data=[_data(stray) for stray in strays], view=_view(strays), as_json=as_json)
 
 
 def _find(disk: RealDisk, path: str) -> list[Stray]:
@@ -78,15 +78,15 @@ def _time(stray: Stray) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def _view(found: list[Stray]) -> Any:
-    if not found:
+def _view(strays: list[Stray]) -> Any:
+    if not strays:
         return "no stray logs\n"
     from rich.table import Table  # noqa: PLC0415 - most often there is none to show
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("name", "topic id", "bytes", "set aside at"):
         table.add_column(column)
-    for stray in found:
+    for stray in strays:
         topic_id = "unknown" if stray.topic_id is None else str(stray.topic_id)
         table.add_row(stray.name, topic_id, str(stray.size_bytes), _time(stray))
     return table

@@ -38,26 +38,26 @@ ALL_ONLINE = Offline()
 
 
 @dataclass
-class _Found:
+class _Reports:
     failed: set[BrokerId] = field(default_factory=set)
     damaged: set[BrokerId] = field(default_factory=set)
 
 
 def offline_by_state_path(store: MetadataStore, live: Incarnations) -> dict[str, Offline]:
     """Of all partitions, by the path of their states."""
-    found: dict[str, _Found] = {}
+    reports_by_path: dict[str, _Reports] = {}
     for root in (paths.FAILED_REPLICAS, paths.DAMAGED_REPLICAS):
         for entry in store.under(root):
             name, partition, _ = paths.offline_of(entry.path)
             report = _current(store, entry, live)
             if report is not None:
                 path = paths.partition_state(name, partition)
-                of_partition = found.setdefault(path, _Found())
+                of_partition = reports_by_path.setdefault(path, _Reports())
                 is_failed = root == paths.FAILED_REPLICAS
                 (of_partition.failed if is_failed else of_partition.damaged).add(report.broker)
     return {
         path: Offline(frozenset(each.failed), frozenset(each.damaged))
-        for path, each in found.items()
+        for path, each in reports_by_path.items()
     }
 
 

@@ -1,12 +1,12 @@
 """Whether a broker may start with this data directory and this metadata store.
 
-Logs and metadata vouch for each other. The store says that a replica is in sync, and means the log
-in one directory. A log was written by states that one store had. Either may be replaced by another
-one, by mistake or after a loss, and then the promises of the old one do not hold for the new one:
+A data directory and a metadata store belong together. The store says that a replica is in sync, and
+means the log in one directory. A log was written by states that one store had. Either may be
+replaced by another one, by mistake or after a loss. Then what one says is not true of the other:
 
 - The store remembers the directory of each broker. Another directory is refused unless the operator
   accepts it, and is always refused while a broker with the first one is registered. In an
-  accepted directory every replica is damaged (`LogDirectory.distrust`): it does not lead.
+  accepted directory every replica is damaged (`LogDirectory.mark_untrusted`): it does not lead.
 - The directory remembers the newest step that the broker had read from the store. A store that is
   older, or that came to that revision by other steps, is refused unless the operator accepts it.
 
@@ -134,12 +134,12 @@ class Admission:
         assert history.checkpoint is not None, "without one nothing is older"
         reached = history.checkpoint.revision
         if history.revision < reached:
-            found = f"it is at revision {history.revision}"
+            difference = f"it is at revision {history.revision}"
         else:
-            found = f"it has another step at revision {reached} and is at {history.revision}"
+            difference = f"it has another step at revision {reached} and is at {history.revision}"
         problem = (
-            f"the metadata store in {self._metadata_dir} is older than this broker: {found}, and "
-            f"the broker had read revision {reached} ({self._log_dir}/{FILE})"
+            f"the metadata store in {self._metadata_dir} is older than this broker: {difference},"
+            f" and the broker had read revision {reached} ({self._log_dir}/{FILE})"
         )
         if not self._accepted.older_metadata:
             raise OlderMetadata(

@@ -43,17 +43,19 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogTraces:
+class UnissuedIds:
     """What the logs have and the store has not given out."""
 
     epochs: Mapping[TopicPartition, LeaderEpoch]
     producer_ids_end: int  # above every id in the logs; 0 if the store has given them all out
 
 
-NO_TRACES: Final = LogTraces(epochs={}, producer_ids_end=0)
+NO_UNISSUED_IDS: Final = UnissuedIds(epochs={}, producer_ids_end=0)
 
 
-def find_traces(view: ClusterView, store: MetadataStore, directory: LogDirectory) -> LogTraces:
+def find_unissued_ids(
+    view: ClusterView, store: MetadataStore, directory: LogDirectory
+) -> UnissuedIds:
     epochs: dict[TopicPartition, LeaderEpoch] = {}
     entry = store.get(paths.PRODUCER_IDS)
     given_out = 0 if entry is None else int(entry.value)
@@ -77,7 +79,7 @@ def find_traces(view: ClusterView, store: MetadataStore, directory: LogDirectory
             if is_raised
             else f"ignored, because it is more than {EPOCH_LEAP_MAX} ahead",
         )
-    return LogTraces(epochs=epochs, producer_ids_end=largest + 1 if largest >= given_out else 0)
+    return UnissuedIds(epochs=epochs, producer_ids_end=largest + 1 if largest >= given_out else 0)
 
 
 class Corrections:
@@ -86,20 +88,20 @@ class Corrections:
         *,
         broker: BrokerId,
         store: MetadataStore,
-        traces: LogTraces = NO_TRACES,
+        unissued: UnissuedIds = NO_UNISSUED_IDS,
     ) -> None:
         self._broker = broker
         self._store = store
-        self._traces = traces
+        self._unissued = unissued
 
     async def write(self) -> None:
         """Raises Conflict, as every step: then repeat it."""
-        if self._traces.epochs:
+        if self._unissued.epochs:
             await self._change_states(self._raise_epoch)
         await self._skip_producer_ids()
 
     def _raise_epoch(self, key: TopicPartition, state: PartitionState) -> PartitionState:
-        epoch = self._traces.epochs.get(key)
+        epoch = self._unissued.epochs.get(key)
         return state if epoch is None else election.raise_epoch(state, epoch)
 
     async def _change_states(
@@ -119,9 +121,9 @@ class Corrections:
 
     async def _skip_producer_ids(self) -> None:
         entry = self._store.get(paths.PRODUCER_IDS)
-        if self._traces.producer_ids_end <= (0 if entry is None else int(entry.value)):
+        if self._unissued.producer_ids_end <= (0 if entry is None else int(entry.value)):
             return
-        value = str(self._traces.producer_ids_end + PRODUCER_IDS_SKIPPED).encode()
+        value = str(self._unissued.producer_ids_end + PRODUCER_IDS_SKIPPED).encode()
         logger.warning(
             "the logs have producer ids that the metadata store has not given out: the store went"
             " back; the next id is %s",

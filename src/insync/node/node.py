@@ -33,7 +33,7 @@ from insync.controller.preferred import Rebalance
 from insync.node.admission import Admission, MetadataCheckpoints, read_history
 from insync.node.background import run_for_ever
 from insync.node.cluster_identity import ClusterIdentity, read_or_create_identity
-from insync.node.corrections import Corrections, find_traces
+from insync.node.corrections import Corrections, find_unissued_ids
 from insync.node.listeners import listener_address, open_listener
 from insync.node.maintenance import Maintenance
 from insync.node.metrics_endpoint import start_metrics_endpoint
@@ -105,7 +105,7 @@ class Node:
             corrections=Corrections(
                 broker=self.broker,
                 store=world.store,
-                traces=find_traces(self.view, world.store, self.directory),
+                unissued=find_unissued_ids(self.view, world.store, self.directory),
             ),
         )
         await registration.register()
@@ -175,7 +175,9 @@ class Node:
         if self._admission.is_another_directory:
             reason = "it is in another directory than the log that was in sync"
             for key, topic_id in assigned.items():
-                self.directory.distrust(key, reason, topic_id=topic_id, now_ms=world.wall_ms())
+                self.directory.mark_untrusted(
+                    key, reason, topic_id=topic_id, now_ms=world.wall_ms()
+                )
 
     def _write_metadata_checkpoint(self) -> None:
         try:
@@ -397,7 +399,9 @@ class Node:
             anchor_ms=self.world.wall_ms() - now_ms,
             buffer_bytes=self.settings.broker.telemetry_buffer_bytes // 2,
         )
-        recorder.settings({name: self.settings[name] for name in BROKER_SETTINGS}, now_ms=now_ms)
+        recorder.record_settings(
+            {name: self.settings[name] for name in BROKER_SETTINGS}, now_ms=now_ms
+        )
         return recorder
 
     def _record_election(

@@ -29,7 +29,7 @@ from insync.storage.directory import LogDirectory
 from insync.storage.errors import DiskError, StorageRefusal
 from insync.storage.inventory import Damage
 from insync.storage.log import Log
-from insync.storage.scrub import BadBatch, Part, Place
+from insync.storage.scrub import BadBatch, Part, ScrubPosition
 
 BYTES_PER_S_MAX: Final = 10 << 20
 """A tenth of what a slow disk reads: a scrub must not be felt."""
@@ -99,14 +99,14 @@ class Scrub:
                     self._report(key, log, bad)
 
     async def _read_segment(self, log: Log, base: int, bytes_per_s: int) -> BadBatch | None:
-        place: Place | None = Place(base=base, position=0, offset=base)
+        next_position: ScrubPosition | None = ScrubPosition(base=base, position=0, offset=base)
         has_failed = False
-        while place is not None:
+        while next_position is not None:
             try:
-                part = await self._check_part(log, place)
+                part = await self._check_part(log, next_position)
             except DiskError as error:
                 if has_failed:
-                    return BadBatch(base=base, offset=place.offset, reason=str(error))
+                    return BadBatch(base=base, offset=next_position.offset, reason=str(error))
                 logger.warning("%s: read again in %d s: %s", log.path, RETRY_S, error)
                 has_failed = True
                 await asyncio.sleep(RETRY_S)
@@ -114,13 +114,13 @@ class Scrub:
             self._replicas.counters.scrubbed_bytes += part.read_bytes
             if part.bad is not None:
                 return part.bad
-            place = part.following
+            next_position = part.following
             await asyncio.sleep(part.read_bytes / bytes_per_s)
         return None
 
-    async def _check_part(self, log: Log, place: Place) -> Part:
+    async def _check_part(self, log: Log, start: ScrubPosition) -> Part:
         results: list[Part] = []
-        await self._in_thread(lambda: results.append(log.check_part(place)))
+        await self._in_thread(lambda: results.append(log.check_part(start)))
         return results[0]
 
     def _report(self, key: TopicPartition, log: Log, bad: BadBatch) -> None:

@@ -202,11 +202,15 @@ class Appender:
             output.write(self._new(rows, name, earlier), path, may_overwrite=True)
         written = self._spark.read.parquet(path)
         new, first_ms, last_ms = _extent(written)
-        told_ms = self._watermark(before=number)
+        lag_written_until_ms = self._watermark(before=number)
         late = 0
-        is_told = told_ms is not None and first_ms is not None and first_ms < told_ms
-        if name in NUMBERED and is_told:
-            late = written.where(F.col("at_ms") < F.lit(told_ms)).count()
+        is_late = (
+            lag_written_until_ms is not None
+            and first_ms is not None
+            and first_ms < lag_written_until_ms
+        )
+        if name in NUMBERED and is_late:
+            late = written.where(F.col("at_ms") < F.lit(lag_written_until_ms)).count()
         return Written(
             table=name,
             rows=new,

@@ -58,6 +58,16 @@ class Draining(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
+    """One leader's view of its partition in one epoch. A transition returns the next value.
+
+    - The leader is a member of its ISR, and not one of its followers.
+    - The high watermark never falls and never passes the log end offset. It advances only to what
+      every member of the maximal ISR and of the pseudo-ISR has.
+    - At most one ISR change is pending. A replica that it removes still holds the high watermark
+      back until the store has committed the change.
+    - Times are milliseconds of this leader's monotonic clock.
+    """
+
     rule: Rule
     leader: BrokerId
     epoch: LeaderEpoch

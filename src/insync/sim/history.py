@@ -140,7 +140,7 @@ class History:
         by_partition: dict[Partition, list[Operation]] = {}
         for operation in self.operations:
             by_partition.setdefault(operation.partition, []).append(operation)
-        found: dict[tuple[str, Partition, int], Anomaly] = {}
+        anomalies_by_key: dict[tuple[str, Partition, int], Anomaly] = {}
         for operations in by_partition.values():
             checker = _PartitionChecker(operations)
             anomalies = [*checker.check_each_read()]
@@ -150,8 +150,8 @@ class History:
                 if not producers_expired:
                     anomalies += checker.check_producers()
             for each in anomalies:
-                found.setdefault((each.kind, each.partition, each.offset), each)
-        return list(found.values())
+                anomalies_by_key.setdefault((each.kind, each.partition, each.offset), each)
+        return list(anomalies_by_key.values())
 
 
 class _PartitionChecker:

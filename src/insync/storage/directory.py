@@ -90,6 +90,18 @@ def log_name(topic: str, partition: int) -> str:
 
 
 class LogDirectory:
+    """The logs of one broker, opened once per process and locked against other processes.
+
+    - `logs` and `topic_ids` have the same keys: the logs that are open.
+    - A log of another topic id is never used as the partition's log, nor deleted: it is set aside.
+    - `damaged` has the replicas that must not lead. The damage of an open log is noted with the
+      log, so it outlives a restart.
+    - The high watermark in `held` is never above the end of an intact log: a truncation lowers it
+      first (`_lower_watermark_before_truncation`).
+    - Logs are opened and removed in one thread. Other threads flush, write checkpoints and mark
+      damage.
+    """
+
     def __init__(
         self,
         disk: Disk,
@@ -121,7 +133,7 @@ class LogDirectory:
         """Called when a log has failed or is found damaged, in the thread that noticed it."""
         self.has_new_logs = False
         """Whether a log is not noted yet: it should be before anything in it is committed."""
-        self._noting = Lock()  # held while a thread writes `held`
+        self._held_lock = Lock()  # held while a thread writes `held`
         self._ceilings: dict[Partition, int] = {}  # ends of the cuts that are being made
         self._is_held_flushed = False
         self._refused: dict[Partition, tuple[UUID | None, int]] = {}
@@ -193,9 +205,9 @@ class LogDirectory:
             if earlier_id == topic_id:  # perhaps the disk can be read now
                 log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=recovery_point)
                 self._forget_refused(key)
-                self._judge(key, log)
+                self._check_watermark(key, log)
                 if key in self.held:
-                    self._compare(key, self.held[key])
+                    self._check_against_checkpoint(key, self.held[key])
                 return log
             self._set_aside(key, now_ms)
             self._forget_refused(key)
@@ -314,9 +326,9 @@ class LogDirectory:
         log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=0)
         del self._refused[key]
         self.damaged.pop(key, None)
-        self._judge(key, log)
+        self._check_watermark(key, log)
         if key in self.held and self.held[key].topic_id == topic_id:
-            self._compare(key, self.held[key])
+            self._check_against_checkpoint(key, self.held[key])
         return log
 
     def _is_folder(self, path: str) -> bool:
@@ -358,7 +370,7 @@ class LogDirectory:
         if log is not None and not log.has_failed:
             log.fail(reason)
 
-    def distrust(self, key: Partition, reason: str, *, topic_id: UUID, now_ms: int) -> None:
+    def mark_untrusted(self, key: Partition, reason: str, *, topic_id: UUID, now_ms: int) -> None:
         """Note durably that the log of a replica is not the one that its state speaks of.
 
         It is made if it is not there: else the next start would know nothing of it.
@@ -374,7 +386,7 @@ class LogDirectory:
         """The log counts as whole from here on: its leader, or an operator, has accepted it."""
         log = self.logs[key]
         log.mark_damaged(None)
-        with self._noting:
+        with self._held_lock:
             before = self.held.get(key)
             if before is not None:
                 mark = min(before.high_watermark, log.end)
@@ -385,14 +397,14 @@ class LogDirectory:
         """This broker has no replica of that partition any more."""
         self.damaged.pop(key, None)
 
-    def note_held(
+    def write_held_replicas(
         self,
         high_watermark_of: Callable[[Partition], int | None] = lambda _: None,
         *,
         flush: bool = True,
     ) -> None:
         """Note which replicas there are and how far they are committed. May run in a thread."""
-        with self._noting:
+        with self._held_lock:
             kept = [*self.damaged, *self.unopened]
             held = {key: self.held[key] for key in kept if key in self.held}
             for key, log in list(self.logs.items()):
@@ -409,12 +421,12 @@ class LogDirectory:
             self.has_new_logs = False
 
     @contextmanager
-    def _lowering(self, key: Partition, end: int) -> Iterator[None]:
+    def _lower_watermark_before_truncation(self, key: Partition, end: int) -> Iterator[None]:
         """Note durably, before a log is cut, that its watermark is no higher than what is left.
 
         Else a restart would take the cut for damage.
         """
-        with self._noting:
+        with self._held_lock:
             self._ceilings[key] = end
             before = self.held.get(key)
             if before is not None and before.high_watermark > end and key not in self.damaged:
@@ -452,9 +464,9 @@ class LogDirectory:
     def _find_damage(self) -> None:
         """Compare the logs with what was noted of them."""
         for key, held in self.held.items():
-            self._compare(key, held)
+            self._check_against_checkpoint(key, held)
 
-    def _compare(self, key: Partition, held: HeldReplica) -> None:
+    def _check_against_checkpoint(self, key: Partition, held: HeldReplica) -> None:
         log = self.logs.get(key)
         if key in self.unopened and self._refused[key][0] in (None, held.topic_id):
             return
@@ -592,9 +604,9 @@ class LogDirectory:
             key, topic_id, now_ms=now_ms, recovery_point=recovery_point, clean=self.was_clean
         )
         del self._refused[key]
-        self._judge(key, log)
+        self._check_watermark(key, log)
 
-    def _judge(self, key: Partition, log: Log) -> None:
+    def _check_watermark(self, key: Partition, log: Log) -> None:
         watermark = self._watermarks_at_start.get(key, 0)
         if log.damage is not None:
             self.damaged[key] = log.damage.reason
@@ -623,7 +635,7 @@ class LogDirectory:
 
     def _add(self, key: Partition, log: Log, topic_id: UUID) -> None:
         log.on_failure = lambda: self._on_failure(key, log)
-        log.lowering = partial(self._lowering, key)
+        log.lowering = partial(self._lower_watermark_before_truncation, key)
         self.logs[key], self.topic_ids[key] = log, topic_id
         self.has_new_logs = True
 

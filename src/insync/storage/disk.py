@@ -233,10 +233,10 @@ class RealDisk:
 
     def file_size(self, path: str) -> int:
         try:
-            found = os.lstat(path)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
                 raise OSError(errno.ELOOP, path)
-            return found.st_size
+            return status.st_size
         except OSError as error:
             raise disk_error(error, path) from error
 

@@ -46,7 +46,7 @@ from insync.storage.inventory import (
 from insync.storage.producers import Producers
 from insync.storage.recovery import Opened, open_log, snapshot_path, with_epoch
 from insync.storage.retention import DeletedSegment
-from insync.storage.scrub import BadBatch, Part, Place
+from insync.storage.scrub import BadBatch, Part, ScrubPosition
 from insync.storage.segment import Segment, SegmentMark
 from insync.wire.batches import BatchHeader, CorruptBatch, check, stamp, whole_batches
 
@@ -629,18 +629,18 @@ class Log:
 
     # Scrubbing
 
-    def check_part(self, place: Place) -> Part:
-        """Check the batches from a place on for what the disk did to them. Blocks."""
+    def check_part(self, start: ScrubPosition) -> Part:
+        """Check the batches from `start` on for what the disk did to them. Blocks."""
         cuts = self._cuts
         gone = Part(read_bytes=0, following=None)
-        segment = next((each for each in self._segments if each.base == place.base), None)
+        segment = next((each for each in self._segments if each.base == start.base), None)
         if segment is None or self.has_failed:
             return gone
         # The end first: an append moves it last, so the file has at least what it claims.
         end = segment.end
         size = segment.size if segment is not self._segments[-1] else None
         try:
-            part = scrub.check_part(segment, place, end=end, size=size, epochs=self.epochs)
+            part = scrub.check_part(segment, start, end=end, size=size, epochs=self.epochs)
         except StorageRefusal:
             if self._was_cut_since(cuts) or self.has_failed:
                 return gone
@@ -650,10 +650,10 @@ class Log:
     def scrub(self) -> Iterator[BadBatch]:
         """Check everything, at once: what the first bad batch of each segment is. Blocks."""
         for base in self.segment_bases:
-            place: Place | None = Place(base=base, position=0, offset=base)
-            while place is not None:
-                part = self.check_part(place)
-                place = part.following
+            next_position: ScrubPosition | None = ScrubPosition(base=base, position=0, offset=base)
+            while next_position is not None:
+                part = self.check_part(next_position)
+                next_position = part.following
                 if part.bad is not None:
                     yield part.bad
 

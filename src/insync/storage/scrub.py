@@ -20,7 +20,7 @@ PART_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ScrubPosition:
     """Where in a log the next part begins."""
 
     base: int  # of the segment
@@ -38,21 +38,21 @@ class BadBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     read_bytes: int
-    following: Place | None  # None: the segment is checked
+    following: ScrubPosition | None  # None: the segment is checked
     bad: BadBatch | None = None
 
 
 def check_part(
-    segment: Segment, place: Place, *, end: int, size: int | None, epochs: EpochHistory
+    segment: Segment, start: ScrubPosition, *, end: int, size: int | None, epochs: EpochHistory
 ) -> Part:
-    """Check the batches from `place` up to the offset `end`, and their epochs, which have no CRC.
+    """Check the batches from `start` up to the offset `end`, and their epochs, which have no CRC.
 
     `size` is None for a segment that is appended to: its file may be longer than up to `end`.
     """
-    position, offset = place.position, place.offset
+    position, offset = start.position, start.offset
     file = segment.open_apart()
-    for found in walk(file, position, file.size if size is None else size, whole_from=0):
-        header = found.header
+    for batch in walk(file, position, file.size if size is None else size, whole_from=0):
+        header = batch.header
         if offset == end and size is None:
             break
         problem = None
@@ -62,22 +62,22 @@ def check_part(
             problem = f"the batch at offset {offset} has leader epoch {header.leader_epoch}"
         else:
             try:
-                check(found.buffer, header)
+                check(batch.buffer, header)
             except CorruptBatch as error:
                 problem = str(error)
         if problem is not None:
-            return _bad(segment, place, position, offset, problem)
+            return _bad(segment, start, position, offset, problem)
         position, offset = position + header.size, header.next_offset
-        if position - place.position >= PART_BYTES and offset < end:
-            following = Place(base=place.base, position=position, offset=offset)
-            return Part(read_bytes=position - place.position, following=following)
+        if position - start.position >= PART_BYTES and offset < end:
+            following = ScrubPosition(base=start.base, position=position, offset=offset)
+            return Part(read_bytes=position - start.position, following=following)
     if offset != end or (size is not None and position != size):
         problem = f"no batch can be read at offset {offset}, of {end} in this segment"
-        return _bad(segment, place, position, offset, problem)
-    return Part(read_bytes=position - place.position, following=None)
+        return _bad(segment, start, position, offset, problem)
+    return Part(read_bytes=position - start.position, following=None)
 
 
-def _bad(segment: Segment, place: Place, position: int, offset: int, problem: str) -> Part:
+def _bad(segment: Segment, start: ScrubPosition, position: int, offset: int, problem: str) -> Part:
     reason = f"segment {segment.base}: {problem}"
     bad = BadBatch(base=segment.base, offset=offset, reason=reason)
-    return Part(read_bytes=position - place.position, following=None, bad=bad)
+    return Part(read_bytes=position - start.position, following=None, bad=bad)

@@ -43,18 +43,18 @@ def parts(data: bytes | memoryview, *, offset: int) -> Iterator[Part]:
         if header.next_offset <= offset:
             continue
         batch = memoryview(data)[header.position : header.end_position]
-        found: list[Record] = []
+        records: list[Record] = []
         trouble = ""
         try:
             batches.check(batch, header._replace(position=0))
             for at, (key, value) in enumerate(batches.records(batch), start=header.base_offset):
                 if at >= offset:
-                    found.append(Record(at, key, value))
+                    records.append(Record(at, key, value))
         except CorruptBatch as refusal:
             trouble = str(refusal)
         # A broken header must not lead past the good batches that follow it.
         next_offset = header.next_offset if following is None else following.base_offset
-        yield Part(max(offset, header.base_offset), next_offset, found, trouble)
+        yield Part(max(offset, header.base_offset), next_offset, records, trouble)
 
 
 def read_rows(label: Label, value: bytes | None) -> pa.Table:

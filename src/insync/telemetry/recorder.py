@@ -28,8 +28,8 @@ from insync.telemetry.rows import (
     FetchRow,
     IsrEventRow,
     IsrRow,
-    LedPlace,
-    Place,
+    LeaderTermKey,
+    PublishKey,
     Row,
     StallRow,
     ThrottleRow,
@@ -109,7 +109,7 @@ class Recorder:
         self.rows: dict[str, list[Row]] = {name: [] for name in TABLES}
         self.round = 0  # rows are taken away between two rounds
         self.is_needed = False  # True once this broker leads a recorded partition
-        self._self = Place("", broker)
+        self._self = PublishKey("", broker)
         self._settings: dict[str, dict[str, str]] = {}  # by scope, as last recorded
         self._stalls: list[Stall] = []  # the sockets are not drained yet
 
@@ -134,15 +134,15 @@ class Recorder:
 
     # Of the broker as a whole.
 
-    def stalled(self, stall: Stall) -> None:
+    def record_stall(self, stall: Stall) -> None:
         self._stalls.append(stall)
 
-    def drained(self, *, now_ms: int) -> None:
+    def record_drain(self, *, now_ms: int) -> None:
         """What waited in the sockets is read. The rows of the stalls before it are complete."""
         for stall in self._stalls:
             self.add(
                 StallRow(
-                    place=self._self,
+                    publish_key=self._self,
                     at_ms=stall.began_at_ms,
                     broker=self.broker,
                     stall_ms=stall.length_ms,
@@ -151,7 +151,7 @@ class Recorder:
             )
         self._stalls.clear()
 
-    def settings(
+    def record_settings(
         self, values: Mapping[str, object], *, now_ms: int, topic: str | None = None
     ) -> None:
         """What holds from now on; only what is new is written down."""
@@ -163,7 +163,9 @@ class Recorder:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if known.get(name, general.get(name)) != text:
                 known[name] = text
-                row = ConfigRow(place=self._self, at_ms=now_ms, scope=scope, name=name, value=text)
+                row = ConfigRow(
+                    publish_key=self._self, at_ms=now_ms, scope=scope, name=name, value=text
+                )
                 self.add(row)
 
     def throttled(
@@ -180,7 +182,7 @@ class Recorder:
     ) -> None:
         self.add(
             ThrottleRow(
-                place=self._self,
+                publish_key=self._self,
                 at_ms=at_ms,
                 broker=self.broker,
                 side=side,
@@ -206,7 +208,7 @@ class Recorder:
         if key[0] != TELEMETRY_TOPIC:
             self.add(
                 ElectionRow(
-                    place=Place(*key),
+                    publish_key=PublishKey(*key),
                     at_ms=now_ms,
                     leader_before=before,
                     leader_after=after,
@@ -225,10 +227,18 @@ class Recorder:
         return PartitionRecord(self, key, epoch)
 
 
-class PartitionRecord(LedPlace):
+class PartitionRecord(LeaderTermKey):
     """One partition in the hands of one leader, as it is written down."""
 
-    __slots__ = ("_carried", "_decided", "_idle", "_idle_round", "_isr_events", "_recorder", "seq")
+    __slots__ = (
+        "_decision",
+        "_idle",
+        "_idle_round",
+        "_isr_events",
+        "_recorded_until_ms",
+        "_recorder",
+        "seq",
+    )
 
     def __init__(self, recorder: Recorder, key: tuple[str, int], epoch: LeaderEpoch) -> None:
         super().__init__(*key, leader=recorder.broker, leader_epoch=epoch)
@@ -236,8 +246,10 @@ class PartitionRecord(LedPlace):
         self._recorder = recorder
         self._idle: dict[int, FetchRow] = {}  # the last row of a follower, if it was idle
         self._idle_round = -1
-        self._carried: dict[int, int] = {}  # until when its session's requests are recorded
-        self._decided: Decision | None = None
+        self._recorded_until_ms: dict[
+            int, int
+        ] = {}  # until when its session's requests are recorded
+        self._decision: Decision | None = None
         self._isr_events = 0
 
     def _next(self) -> int:
@@ -252,7 +264,7 @@ class PartitionRecord(LedPlace):
 
     def append(self, *, base: int, end: int, size_bytes: int, now_ms: int) -> None:
         row = AppendRow()
-        row.place = self
+        row.publish_key = self
         row.at_ms = now_ms
         row.seq = seq = self.seq
         self.seq = seq + 1
@@ -281,7 +293,7 @@ class PartitionRecord(LedPlace):
         if is_idle and self._is_merged(follower, offset, high_watermark, at_ms, merges_within_ms):
             return
         row = FetchRow()
-        row.place = self
+        row.publish_key = self
         row.at_ms = row.last_at_ms = at_ms
         row.seq = seq = self.seq
         self.seq = seq + 1
@@ -308,7 +320,7 @@ class PartitionRecord(LedPlace):
         if self._idle:
             self._idle.pop(follower, None)
 
-    def waited(self, follower: int, wait_ms: int) -> None:
+    def record_wait(self, follower: int, wait_ms: int) -> None:
         """How long its idle fetch waited for more, unless its row is on its way already."""
         if self._idle_round == self._recorder.round:
             row = self._idle.get(follower)
@@ -334,16 +346,18 @@ class PartitionRecord(LedPlace):
         self._idle[follower] = last
         return True
 
-    def carried(self, term: Leadership, follower: BrokerId, session: Session) -> None:
+    def record_session_fetches(
+        self, term: Leadership, follower: BrokerId, session: Session
+    ) -> None:
         """What its session said for this partition, if it is level and there is more of it."""
         known = term.followers.get(follower)
         if known is None or known.end != term.end:
             return
-        since_ms = max(known.fetched_at_ms, self._carried.get(follower, NEVER_MS))
+        since_ms = max(known.fetched_at_ms, self._recorded_until_ms.get(follower, NEVER_MS))
         until_ms = session.fetched_at_ms
         if until_ms <= since_ms:
             return
-        self._carried[follower] = until_ms
+        self._recorded_until_ms[follower] = until_ms
         self._idle.pop(follower, None)
         runs: list[tuple[int, int, int, int | None]] = [
             part for run in session.runs if (part := _after(run, since_ms)) is not None
@@ -351,7 +365,7 @@ class PartitionRecord(LedPlace):
         # The watermark of those moments is not known any more.
         for first_ms, last_ms, repeats, wait_ms in runs or [(until_ms, until_ms, 1, None)]:
             row = FetchRow()
-            row.place = self
+            row.publish_key = self
             row.at_ms, row.last_at_ms = first_ms, last_ms
             row.seq = self._next()
             row.follower = follower
@@ -366,7 +380,7 @@ class PartitionRecord(LedPlace):
             row.repeats = repeats
             self._recorder.add(row)
 
-    def decided(self, term: Leadership, why: str, *, now_ms: int, late_ms: int = 0) -> None:
+    def record_proposal(self, term: Leadership, why: str, *, now_ms: int, late_ms: int = 0) -> None:
         """A change of the ISR was proposed; it counts once it is committed.
 
         One that the store did not take, and that is proposed again before anything else is, was
@@ -378,14 +392,14 @@ class PartitionRecord(LedPlace):
             now_ms=now_ms,
             late_ms=late_ms if isinstance(term.isr, Shrinking) else None,
         )
-        first = self._decided
+        first = self._decision
         decision = Decision(decided_at_ms=now_ms, late_ms=late_ms, reason=why, term=term)
         if first is not None and _is_same_change(first.term.isr, term.isr):
             again = f"; proposed again {now_ms - first.decided_at_ms} ms later"
             decision = replace(first, reason=why + again, term=term)
-        self._decided = decision
+        self._decision = decision
 
-    def settled(
+    def record_isr(
         self,
         term: Leadership | None,
         before: AbstractSet[BrokerId],
@@ -403,26 +417,26 @@ class PartitionRecord(LedPlace):
             self._record_isr_event(isr, event, now_ms=now_ms)
         if before == after:
             return
-        decided, self._decided = self._decided, None
+        decision, self._decision = self._decision, None
         is_ours = term is not None and isr_rules.proposed(term.isr) == after
         if not is_ours:
-            decided = None
-        asked = term if decided is None else decided.term
+            decision = None
+        decision_term = term if decision is None else decision.term
         for replica in sorted(before ^ after):
-            follower = None if asked is None else asked.followers.get(replica)
+            follower = None if decision_term is None else decision_term.followers.get(replica)
             cause, late_ms, reason = None, None, ""
-            if decided is not None:
-                cause, reason = decided.cause(replica), decided.sentence
-                late_ms = decided.late_ms if replica in before else None
+            if decision is not None:
+                cause, reason = decision.cause(replica), decision.sentence
+                late_ms = decision.late_ms if replica in before else None
             elif not is_ours:
                 cause = controller_cause(replica, before, replicas, offline)
             replica_end = None if follower is None else follower.end
             caught_up_at_ms = None if follower is None else follower.caught_up_at_ms
             self._recorder.add(
                 IsrRow(
-                    place=self,
+                    publish_key=self,
                     at_ms=now_ms,
-                    decided_at_ms=None if decided is None else decided.decided_at_ms,
+                    decided_at_ms=None if decision is None else decision.decided_at_ms,
                     decided_by=LEADER if is_ours else CONTROLLER,
                     version=version,
                     isr_before=sorted(before),
@@ -431,7 +445,7 @@ class PartitionRecord(LedPlace):
                     change=EXPAND if replica in after else SHRINK,
                     reason=reason or by_controller(replica, before, replicas, offline),
                     replica_end=None if replica_end == UNKNOWN_OFFSET else replica_end,
-                    leader_end=None if asked is None else asked.end,
+                    leader_end=None if decision_term is None else decision_term.end,
                     caught_up_at_ms=None if caught_up_at_ms == NEVER_MS else caught_up_at_ms,
                     seq=self.seq,
                     cause=cause,
@@ -446,7 +460,7 @@ class PartitionRecord(LedPlace):
         self._isr_events = number + 1  # used up even if the row is dropped
         self._recorder.add(
             IsrEventRow(
-                place=self,
+                publish_key=self,
                 at_ms=now_ms,
                 number=number,
                 event=event,
@@ -458,7 +472,9 @@ class PartitionRecord(LedPlace):
             )
         )
 
-    def rule(self, policy: Policy, *, fetch_wait_max_ms: int, min_isr: int, now_ms: int) -> None:
+    def record_rule(
+        self, policy: Policy, *, fetch_wait_max_ms: int, min_isr: int, now_ms: int
+    ) -> None:
         """The rule that decides here from now on."""
         values: dict[str, object] = {
             "replica.in.sync.policy": policy.name.removesuffix("+pending-reads"),
@@ -469,7 +485,7 @@ class PartitionRecord(LedPlace):
         }
         if isinstance(policy, Messages):
             values["replica.lag.max.messages"] = policy.lag_max_messages
-        self._recorder.settings(values, now_ms=now_ms, topic=self.topic)
+        self._recorder.record_settings(values, now_ms=now_ms, topic=self.topic)
 
 
 def _is_same_change(one: Isr, other: Isr) -> bool:

@@ -1,8 +1,8 @@
 """One class per table: a row as a broker builds it, with an attribute for every column.
 
-A row has its place besides, which says in which partition of the topic it is published. A column
-that all rows of a place share (`topic`, `partition`, `leader`, `leader_epoch`) is an attribute of
-the place, unless the row has its own. `read_columns` finds each column by its name.
+A row also has a publish key, which says in which partition of the topic it is published. A column
+that all rows of a key share (`topic`, `partition`, `leader`, `leader_epoch`) is an attribute of the
+key, unless the row has its own. `read_columns` finds each column by its name.
 
 The rows of `fetches` and `appends` are built on the data path, one for every follower fetch and
 every append. They have no `__init__`: assigning fifteen attributes costs 0.1 µs, a call with as
@@ -30,8 +30,8 @@ from insync.telemetry.schemas import (
 )
 
 
-class Place:
-    """Rows of one place stay together and in order; for most a place is a partition."""
+class PublishKey:
+    """Rows of one key stay together and in order. Most keys are partitions."""
 
     __slots__ = ("hash", "partition", "topic")
 
@@ -41,8 +41,8 @@ class Place:
         self.hash = crc32(f"{topic}-{partition}".encode())
 
 
-class LedPlace(Place):
-    """A partition in the hands of one leader."""
+class LeaderTermKey(PublishKey):
+    """A partition in one leader epoch."""
 
     __slots__ = ("leader", "leader_epoch")
 
@@ -55,7 +55,7 @@ class LedPlace(Place):
 @dataclass(slots=True, init=False, eq=False)
 class FetchRow:
     table: ClassVar[Table] = FETCHES
-    place: LedPlace
+    publish_key: LeaderTermKey
     at_ms: int
     seq: int
     follower: int
@@ -76,7 +76,7 @@ class FetchRow:
 @dataclass(slots=True, init=False, eq=False)
 class AppendRow:
     table: ClassVar[Table] = APPENDS
-    place: LedPlace
+    publish_key: LeaderTermKey
     at_ms: int
     seq: int
     base_offset: int
@@ -87,7 +87,7 @@ class AppendRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrRow:
     table: ClassVar[Table] = ISR
-    place: LedPlace
+    publish_key: LeaderTermKey
     at_ms: int
     decided_at_ms: int | None
     decided_by: str
@@ -108,7 +108,7 @@ class IsrRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrEventRow:
     table: ClassVar[Table] = ISR_EVENTS
-    place: LedPlace
+    publish_key: LeaderTermKey
     at_ms: int
     number: int
     event: str
@@ -122,7 +122,7 @@ class IsrEventRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionRow:
     table: ClassVar[Table] = ELECTIONS
-    place: Place
+    publish_key: PublishKey
     at_ms: int
     leader_before: int | None
     leader_after: int | None
@@ -133,7 +133,7 @@ class ElectionRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallRow:
     table: ClassVar[Table] = STALLS
-    place: Place
+    publish_key: PublishKey
     at_ms: int
     broker: int
     stall_ms: int
@@ -143,7 +143,7 @@ class StallRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleRow:
     table: ClassVar[Table] = THROTTLE
-    place: Place
+    publish_key: PublishKey
     at_ms: int
     broker: int
     side: str
@@ -158,7 +158,7 @@ class ThrottleRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRow:
     table: ClassVar[Table] = CONFIGS
-    place: Place
+    publish_key: PublishKey
     at_ms: int
     scope: str
     name: str
@@ -176,11 +176,11 @@ ROW_TYPES: Final[dict[str, type[Row]]] = {
 
 
 def _own_columns(row_type: type[Row]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(row_type) if field.name != "place")
+    return tuple(field.name for field in fields(row_type) if field.name != "publish_key")
 
 
 _OWN_COLUMNS: Final = {name: _own_columns(row_type) for name, row_type in ROW_TYPES.items()}
-_READERS: Final = {name: attrgetter("place", *own) for name, own in _OWN_COLUMNS.items()}
+_READERS: Final = {name: attrgetter("publish_key", *own) for name, own in _OWN_COLUMNS.items()}
 
 
 def read_columns(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Any]]:

@@ -70,21 +70,21 @@ def read_block(table: Table, data: bytes) -> pa.Table:
         raise BadBlock(f"{len(data)} bytes are no block")
     try:
         with pa.ipc.open_stream(data) as stream:
-            found = stream.read_all()
-        found.validate(full=True)
+            rows = stream.read_all()
+        rows.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise BadBlock(f"no Arrow stream: {str(error).splitlines()[0][:200]}") from None
     schema = arrow_schema(table)
-    found = with_optional_columns(table, found)
+    rows = with_optional_columns(table, rows)
     for field in schema:
-        at = found.schema.get_all_field_indices(field.name)
+        at = rows.schema.get_all_field_indices(field.name)
         if len(at) != 1:
             raise BadBlock(f"{len(at)} columns {field.name!r}")
-        if not _is_same_type(found.schema.field(at[0]).type, field.type):
+        if not _is_same_type(rows.schema.field(at[0]).type, field.type):
             raise BadBlock(
-                f"{field.name} is {found.schema.field(at[0]).type}; it must be {field.type}"
+                f"{field.name} is {rows.schema.field(at[0]).type}; it must be {field.type}"
             )
-    return found.select(schema.names).cast(schema)
+    return rows.select(schema.names).cast(schema)
 
 
 def with_optional_columns(table: Table, rows: pa.Table) -> pa.Table:
@@ -96,10 +96,10 @@ def with_optional_columns(table: Table, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _is_same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_same_type(actual: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_list(wanted):
-        return pa.types.is_list(found) and bool(found.value_type == wanted.value_type)
-    return bool(found == wanted)
+        return pa.types.is_list(actual) and bool(actual.value_type == wanted.value_type)
+    return bool(actual == wanted)
 
 
 def join(table: Table, blocks: Iterable[pa.Table]) -> pa.Table:

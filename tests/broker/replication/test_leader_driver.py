@@ -120,9 +120,9 @@ def test_a_change_proposed_again_at_another_version_was_decided_the_first_time()
             version=version,
         ).propose_leave({TWO})
 
-    record.decided(proposal(5), "silent", now_ms=1_001)
-    record.decided(proposal(6), "silent", now_ms=1_061)
-    record.settled(proposal(6), both, both - {TWO}, replicas=(ONE, TWO), version=7, now_ms=1_070)
+    record.record_proposal(proposal(5), "silent", now_ms=1_001)
+    record.record_proposal(proposal(6), "silent", now_ms=1_061)
+    record.record_isr(proposal(6), both, both - {TWO}, replicas=(ONE, TWO), version=7, now_ms=1_070)
     (row,) = recorder.take()[ISR.name]
     assert isinstance(row, IsrRow)
     assert row.decided_at_ms == 1_001

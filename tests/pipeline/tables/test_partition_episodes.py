@@ -78,7 +78,7 @@ def told_of(tables: Tables, topic: str, partition: int, record_end_ms: int) -> P
     return PartitionRecord(
         record_end_ms=record_end_ms,
         changes=[change(row) for row in own["isr"]],
-        heard=[
+        first_and_last_fetches=[
             heard(gone_epoch, rows)
             for follower in {row["follower"] for row in fetches}
             for gone_epoch, rows in stays(follower).items()
@@ -265,7 +265,7 @@ def test_who_is_added_again_after_a_move_bootstraps(*, is_back: bool) -> None:
     record = PartitionRecord(
         record_end_ms=20_000,
         changes=[moved_away(10_000, 1, epoch=1), *back],
-        heard=[met(0, epoch=0), met(12_000, epoch=2, gone_epoch=1)],
+        first_and_last_fetches=[met(0, epoch=0), met(12_000, epoch=2, gone_epoch=1)],
         led=LED,
     )
     (episode,) = episodes_of(record)
@@ -305,7 +305,9 @@ def test_who_goes_on_where_its_log_ends_was_in_sync_once(
     record = PartitionRecord(
         record_end_ms=20_000,
         changes=[others, *([change(9_000, 2, "expand")] if is_back else [])],
-        heard=[met(1_000, epoch=0, offset=offset, log_start=log_start, leader_end_low=6_000)],
+        first_and_last_fetches=[
+            met(1_000, epoch=0, offset=offset, log_start=log_start, leader_end_low=6_000)
+        ],
         led=LED,
     )
     (episode,) = (each for each in episodes_of(record) if each["follower"] == 2)
@@ -318,7 +320,9 @@ def test_who_goes_on_where_its_log_ends_was_in_sync_once(
 def test_who_stays_below_the_watermark_is_outside(*, is_below: bool, causes: list[str]) -> None:
     """No change of the ISR is recorded."""
     heard = [met(1_000, epoch=0, offset=7, is_below_watermark=is_below)]
-    found = list(episodes_of(PartitionRecord(record_end_ms=20_000, heard=heard, led=LED)))
+    found = list(
+        episodes_of(PartitionRecord(record_end_ms=20_000, first_and_last_fetches=heard, led=LED))
+    )
     assert [(each["cause"], each["ending"]) for each in found] == [
         (each, "open") for each in causes
     ]
@@ -330,7 +334,7 @@ def test_below_min_isr_before_the_first_change(min_isr: int, under_ms: int) -> N
     record = PartitionRecord(
         record_end_ms=20_000,
         changes=[change(8_000, 1, "expand", min_isr=min_isr)],
-        heard=[met(1_000, epoch=0)],
+        first_and_last_fetches=[met(1_000, epoch=0)],
         led=LED,
     )
     (episode,) = episodes_of(record)

@@ -117,7 +117,7 @@ def keep_stalls() -> Iterator[list[dict[str, Any]]]:
     They are published apart from the rows of the partitions, which then cannot be replayed.
     """
     stalls: list[dict[str, Any]] = []
-    stalled, drained = Recorder.stalled, Recorder.drained
+    stalled, drained = Recorder.record_stall, Recorder.record_drain
 
     def on_stall(recorder: Recorder, stall: Stall) -> None:
         stalled(recorder, stall)
@@ -132,7 +132,7 @@ def keep_stalls() -> Iterator[list[dict[str, Any]]]:
                 del row["recorder"]
                 row["drained_at_ms"] = now_ms + recorder.anchor_ms
 
-    with patch.multiple(Recorder, stalled=on_stall, drained=on_drained):
+    with patch.multiple(Recorder, record_stall=on_stall, record_drain=on_drained):
         yield stalls
 
 

@@ -30,7 +30,7 @@ def agreed(tables: Tables, *, late_ms_max: int | None = 0) -> list[Decision]:
         if not epoch.is_whole:
             continue  # rows were dropped, or went with a broker that was killed
         replayed = replay(epoch, tables)
-        assert not replayed.unheeded, f"no leader proposed {replayed.unheeded}"
+        assert not replayed.unmatched, f"no leader proposed {replayed.unmatched}"
         _agree(replayed.proposals, recorded_proposals(epoch), late_ms_max)
         decisions += _agree(replayed.decisions, recorded(epoch), late_ms_max)
     return decisions
@@ -39,7 +39,7 @@ def agreed(tables: Tables, *, late_ms_max: int | None = 0) -> list[Decision]:
 def _agree(
     replayed: Sequence[Decision], expected: Sequence[Decision], late_ms_max: int | None
 ) -> Sequence[Decision]:
-    assert [each.what for each in replayed] == [each.what for each in expected]
+    assert [each.identity for each in replayed] == [each.identity for each in expected]
     for ours, theirs in zip(replayed, expected, strict=True):
         assert ours.decided_at_ms == theirs.due_at_ms, (ours, theirs)
         assert theirs.late_ms >= 0, theirs

@@ -302,7 +302,7 @@ class FetchSession:
         if replica.sessions.get(self.follower) is self:
             term = replica.term
             if term is not None and replica.record is not None:
-                replica.record.carried(term, self.follower, self)
+                replica.record.record_session_fetches(term, self.follower, self)
             # First: a deadline that is due now is met with what this session has said.
             replica.report(SessionFetched(self.follower, self.fetched_at_ms))
             replica.detach_session(self.follower)

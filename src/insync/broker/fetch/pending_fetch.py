@@ -178,7 +178,7 @@ class PendingFetch:
         if self._has_waited:
             self._session.note_wait(wait_ms)
         for record in self._caught_up_records:
-            record.waited(follower, wait_ms)
+            record.record_wait(follower, wait_ms)
 
     # Reading.
 

@@ -247,7 +247,7 @@ def _by_partition(rows: Rows, partitions: int) -> dict[int, Rows]:
     by_partition: dict[int, Rows] = {}
     for table, table_rows in rows.items():
         for row in table_rows:
-            partition_rows = by_partition.setdefault(row.place.hash % partitions, {})
+            partition_rows = by_partition.setdefault(row.publish_key.hash % partitions, {})
             partition_rows.setdefault(table, []).append(row)
     return by_partition
 

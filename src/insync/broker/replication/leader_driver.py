@@ -159,7 +159,7 @@ class LeaderDriver:
         is_member = follower in isr_rules.committed(term.isr)
         session = replica.sessions.get(follower)
         if session is not None and record is not None:
-            record.carried(term, follower, session)
+            record.record_session_fetches(term, follower, session)
         self.report(replica, FollowerFetched(follower, fetch), now_ms=fetch.served_at_ms)
         if record is not None:
             record.fetch(
@@ -323,7 +323,7 @@ class LeaderDriver:
         replica.note_proposal(why)
         if replica.record is not None:
             late_ms = now_ms - proposal.due_at_ms
-            replica.record.decided(proposed, why, now_ms=now_ms, late_ms=late_ms)
+            replica.record.record_proposal(proposed, why, now_ms=now_ms, late_ms=late_ms)
 
     def _settled(
         self, replica: Replica, term: Leadership, settled: IsrSettled, *, now_ms: int
@@ -333,7 +333,7 @@ class LeaderDriver:
         is_own = isr_rules.proposed(settled.before) == settled.members
         offline = NO_BROKERS if is_own else self._offline(replica)
         if replica.record is not None:
-            replica.record.settled(
+            replica.record.record_isr(
                 replace(term, isr=settled.before),
                 before,
                 settled.members,
@@ -371,7 +371,7 @@ class LeaderDriver:
             return
         self._record_rule(replica, now_ms=now_ms)
         members = isr_rules.committed(term.isr)
-        record.settled(
+        record.record_isr(
             None,
             isr_before or members,
             members,
@@ -385,7 +385,7 @@ class LeaderDriver:
 
     def _record_rule(self, replica: Replica, *, now_ms: int) -> None:
         if replica.record is not None and replica.term is not None:
-            replica.record.rule(
+            replica.record.record_rule(
                 replica.term.policy,
                 fetch_wait_max_ms=replica.term.fetch_wait_max_ms,
                 min_isr=replica.min_isr,

@@ -189,7 +189,7 @@ class Replica:
         """Record the requests of fetch sessions that the rules are about to take into account."""
         if self.record is not None and self.term is not None:
             for broker, session in self.sessions.items():
-                self.record.carried(self.term, broker, session)
+                self.record.record_session_fetches(self.term, broker, session)
 
     # As follower.
 

@@ -42,7 +42,15 @@ DROPS_PER_TURN = 100  # ten milliseconds
 
 
 class Replicas:
-    """Every partition that this broker has a replica of, by topic and number."""
+    """Every partition that this broker has a replica of, by topic and number.
+
+    - `partitions` follows the view: a replica exists while the state of its partition names this
+      broker, except while the disk refuses (tried again) or while deleted topics are dropped.
+    - A term begins only if the state names this broker as leader, a controller has handled this
+      incarnation (`may_lead`) and the log can lead (`_can_lead`).
+    - A replica does not lead and fetch at once.
+    - States are applied in the broker's loop, one after another.
+    """
 
     def __init__(
         self,
@@ -385,7 +393,7 @@ class Replicas:
         """Before anything in a new log is committed: else its loss would go unnoticed."""
         if self.directory.has_new_logs:
             try:
-                self.directory.note_held(flush=False)
+                self.directory.write_held_replicas(flush=False)
             except StorageRefusal as refusal:
                 logger.warning(
                     "checkpoint of held replicas is not written: %s; trying again with the next"
@@ -463,7 +471,7 @@ class Replicas:
     def on_stall(self, stall: Stall) -> None:
         """This broker did not run for a while. Whether it still leads comes first."""
         if self._recorder is not None:
-            self._recorder.stalled(stall)
+            self._recorder.record_stall(stall)
         self.store.catch_up()
         if self.store.is_alive(stall.ended_at_ms):
             self.leading.on_stall(self.partitions.values(), stall)
@@ -473,7 +481,7 @@ class Replicas:
 
     def on_drained(self) -> None:
         if self._recorder is not None:
-            self._recorder.drained(now_ms=self.loop.now_ms)
+            self._recorder.record_drain(now_ms=self.loop.now_ms)
         self.leading.on_drained(self.partitions.values(), now_ms=self.loop.now_ms)
 
     # Files.
@@ -495,7 +503,7 @@ class Replicas:
         watermarks = {key: replica.high_watermark for key, replica in list(self.partitions.items())}
         self.directory.write_watermarks(watermarks)
         try:
-            self.directory.note_held(self._high_watermark_of)
+            self.directory.write_held_replicas(self._high_watermark_of)
         except StorageRefusal as refusal:  # logs are flushed all the same
             logger.warning("checkpoint of held replicas is not written: %s", refusal)
 

@@ -386,7 +386,7 @@ def _episodes_in(table: pa.Table) -> list[dict[str, Any]]:
     record = PartitionRecord(
         record_end_ms=table.column("record_end_ms")[0].as_py(),
         changes=of_kind(_CHANGE).to_pylist(),
-        heard=[row | {"reason": None} for row in of_kind(_HEARD).to_pylist()],
+        first_and_last_fetches=[row | {"reason": None} for row in of_kind(_HEARD).to_pylist()],
         led=of_kind(_LED).to_pylist(),
         elections=of_kind(_ELECTION).to_pylist(),
         fetches=columns(_FETCH, core.FETCH_COLUMNS),

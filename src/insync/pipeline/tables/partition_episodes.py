@@ -48,10 +48,9 @@ class PartitionRecord:
     """The rows of all tables that concern one partition."""
 
     record_end_ms: int
-    changes: list[Row] = field(
-        default_factory=list
-    )  # `isr` rows, with the settings that were in force
-    heard: list[Row] = field(default_factory=list)  # the first and last fetch of each membership
+    # `isr` rows, with the settings that were in force
+    changes: list[Row] = field(default_factory=list)
+    first_and_last_fetches: list[Row] = field(default_factory=list)  # of each membership
     led: list[Row] = field(default_factory=list)  # each leader's first and last epoch
     elections: list[Row] = field(default_factory=list)  # those that changed the leader
     fetches: Columns = field(default_factory=dict)  # those before a shrink
@@ -60,9 +59,13 @@ class PartitionRecord:
 
 def episodes_of(record: PartitionRecord) -> Iterator[Row]:
     changes = sorted(record.changes, key=_order)
-    heard = {(row["follower"], row["gone_epoch"]): row for row in record.heard}
+    fetches_by_membership = {
+        (row["follower"], row["gone_epoch"]): row for row in record.first_and_last_fetches
+    }
     appends = _by_end(record.appends)
-    first_ms = min((row["at_ms"] for row in (*changes, *record.heard, *record.led)), default=0)
+    first_ms = min(
+        (row["at_ms"] for row in (*changes, *record.first_and_last_fetches, *record.led)), default=0
+    )
     spans = under_min_isr(changes, first_ms=first_ms, record_end_ms=record.record_end_ms)
     by_replica = {
         follower: list(rows)
@@ -72,14 +75,16 @@ def episodes_of(record: PartitionRecord) -> Iterator[Row]:
         )
     }
     first_isr = changes[0]["isr_before"] if changes else None
-    for follower in sorted({*by_replica, *(row["follower"] for row in record.heard)}):
+    for follower in sorted(
+        {*by_replica, *(row["follower"] for row in record.first_and_last_fetches)}
+    ):
         episodes: list[Row] = []
         for membership in _memberships(by_replica.get(follower, [])):
-            first = heard.get((follower, membership.gone_epoch))
+            first = fetches_by_membership.get((follower, membership.gone_epoch))
             episodes += _in_membership(membership, first, record, first_isr)
         known = Fetches(record.fetches, follower)
         for episode in _in_groups([_explained(each, known, appends) for each in episodes]):
-            yield _surrounded(episode, record, spans)
+            yield _add_context(episode, record, spans)
 
 
 def _order(change: Row) -> tuple[int, int, int]:
@@ -149,7 +154,7 @@ def _from_changes(changes: Sequence[Row], first: Row | None, *, was_in_before: b
         if change["change"] == SHRINK:
             episodes.append(_left(change, after))
         elif at == 0 and not was_in_before:
-            episodes.append(_met_outside(change, first, rejoined_at_ms=change["at_ms"]))
+            episodes.append(_first_seen_outside_isr(change, first, rejoined_at_ms=change["at_ms"]))
         elif before == EXPAND:
             unknown = {"cause": UNRECORDED, "began_at_ms": None, "left_at_ms": None}
             came = {"rejoined_at_ms": change["at_ms"], "ending": REJOINED}
@@ -175,7 +180,7 @@ def _left(change: Row, after: Row | None) -> Row:
     }
 
 
-def _met_outside(source: Row, first: Row | None, *, rejoined_at_ms: int | None) -> Row:
+def _first_seen_outside_isr(source: Row, first: Row | None, *, rejoined_at_ms: int | None) -> Row:
     return _episode(source) | {
         "cause": UNRECORDED if first is not None and _has_a_log(first) else BOOTSTRAPPING,
         "began_at_ms": None if first is None else first["at_ms"],
@@ -205,7 +210,7 @@ def _never_in_sync(record: PartitionRecord, first: Row, first_isr: list[int] | N
     else:
         is_old = first["first_epoch"] <= min(row["leader_epoch"] for row in record.led)
         was_in = is_old and not first["is_below_watermark"]
-    return [] if was_in else [_met_outside(first, first, rejoined_at_ms=None)]
+    return [] if was_in else [_first_seen_outside_isr(first, first, rejoined_at_ms=None)]
 
 
 # Why.
@@ -350,7 +355,7 @@ def _in_groups(episodes: Sequence[Row]) -> Sequence[Row]:
     return episodes
 
 
-def _surrounded(episode: Row, record: PartitionRecord, spans: Sequence[tuple[int, int]]) -> Row:
+def _add_context(episode: Row, record: PartitionRecord, spans: Sequence[tuple[int, int]]) -> Row:
     began_ms, left_ms = episode["began_at_ms"], episode["left_at_ms"]
     start_ms = began_ms if left_ms is None else left_ms
     end_ms = episode["end_ms" if episode["ending"] == MOVED else "rejoined_at_ms"]

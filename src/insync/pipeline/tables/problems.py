@@ -68,7 +68,7 @@ def count_problems(tables: shards.Tables) -> pa.Table:
     )
     kind = np.repeat([0, 1], [len(fetch_code), len(append_code)])
     rows_of["two leaders in one epoch"] = code[_of_a_second_leader(code, epoch, leader, time, seq)]
-    rows_of["two leaders at once"] = code[_of_a_leader_that_was_followed(code, epoch, time)]
+    rows_of["two leaders at once"] = code[_rows_after_superseded(code, epoch, time)]
     order = np.lexsort((kind, time, seq, leader, epoch, code))
     order = order[seq[order] != NO_SEQ]
     before, after = order[:-1], order[1:]
@@ -80,12 +80,12 @@ def count_problems(tables: shards.Tables) -> pa.Table:
     rows_of["a number given twice"] = code[after[is_same & (step == 0) & ~is_alike]]
     # What a fetch session said of one follower is written down later than others' fetches of the
     # same time: only the rows of one follower, or of appends, are in the order of time.
-    who = np.concatenate(
+    fetcher = np.concatenate(
         [events.numbers(fetches["follower"]), np.full(len(append_code), NONE, np.int64)]
     )
-    by_who = order[np.argsort(who[order], kind="stable")]
-    first, then = by_who[:-1], by_who[1:]
-    goes_on = (who[first] == who[then]) & (code[first] == code[then])
+    by_fetcher = order[np.argsort(fetcher[order], kind="stable")]
+    first, then = by_fetcher[:-1], by_fetcher[1:]
+    goes_on = (fetcher[first] == fetcher[then]) & (code[first] == code[then])
     goes_on &= (epoch[first] == epoch[then]) & (leader[first] == leader[then])
     is_back = goes_on & (seq[first] < seq[then]) & (time[then] < time[first])
     rows_of["time runs backwards"] = code[then[is_back]]
@@ -127,7 +127,7 @@ def _of_a_second_leader(code: Array, epoch: Array, leader: Array, time: Array, s
     return is_second
 
 
-def _of_a_leader_that_was_followed(code: Array, epoch: Array, time: Array) -> Array:
+def _rows_after_superseded(code: Array, epoch: Array, time: Array) -> Array:
     """Whether a row is of an epoch after which another had begun, and for long enough."""
     order = np.lexsort((time, epoch, code))
     is_first = _is_first(order, code, epoch)

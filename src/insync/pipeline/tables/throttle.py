@@ -12,8 +12,8 @@ without a limit, ends a span. A span is how a move looks from here: throttles be
   caller does not give it, only the lower bound is judged, and a limit above it is `above-inbound`.
   Where inbound is unknown, so is the verdict.
 - IN (`bytes_in_per_s_max`) is what clients wrote in a second of the span to the broker that got
-  most, of those that recorded that second, whosever span it is. The document asks its bounds of any
-  broker, and takes the greatest rate off the quota in question 1: a new replica must keep up with
+  most, of those that recorded that second, in any span. The document asks its bounds of any broker,
+  and takes the greatest rate off the quota in question 1: a new replica must keep up with
   what its leader takes in, so a destination that leads nothing itself is no exception. A second in
   which a broker's limit was set tells what came before it as well, and counts only where there is
   no other.

@@ -10,8 +10,8 @@ be read: one partition and epoch at a time, one event after the other.
 - A deadline in the millisecond in which a stall began was met before it only if the leader proposed
   something by then.
 - What the replay proposes is pending until an `isr` row says that it was committed, or a row of
-  `isr_events` that it was not. A change that the leader did not propose is `unheeded`, and ends the
-  replay of its epoch.
+  `isr_events` that it was not. A change that the leader did not propose is `unmatched`, and ends
+  the replay of its epoch.
 - The watermark is the recorded one where it is higher: it also depends on which brokers lived.
 - A gap in `seq` ends what can be replayed of an epoch (`is_whole`).
 """
@@ -64,7 +64,9 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 EpochKey = tuple[str, int, int, int]  # topic, partition, leader epoch, leader
 
-HERE: Final = Incarnation(0)  # the tables tell only of fetches of living incarnations
+REPLAYED_INCARNATION: Final = Incarnation(
+    0
+)  # the tables tell only of fetches of living incarnations
 POINT_GAP_MS: Final = 10
 """Merged idle fetches closer together than this are taken as one: nothing happens in between."""
 
@@ -86,7 +88,7 @@ class Decision:
     """How long after its deadline a leader's loop came to it, as recorded. Rules are never late."""
 
     @property
-    def what(self) -> tuple[str, int, int, int, str]:
+    def identity(self) -> tuple[str, int, int, int, str]:
         return self.topic, self.partition, self.leader_epoch, self.replica, self.change
 
     @property
@@ -100,7 +102,7 @@ class Replayed:
     """What the rules come to, and when. One that the store did not commit may come again."""
     decisions: Sequence[Decision]
     """Those that were committed. A change that was proposed again was decided the first time."""
-    unheeded: Sequence[Decision]
+    unmatched: Sequence[Decision]
     """What the rules come to and no leader proposed."""
 
 
@@ -128,12 +130,12 @@ class Epoch:
 
 
 def epochs(tables: Mapping[str, Iterable[Row]]) -> list[Epoch]:
-    found: dict[EpochKey, Epoch] = {}
+    epochs_by_key: dict[EpochKey, Epoch] = {}
     for name in ("fetches", "appends", "isr", "isr_events"):
         for row in tables.get(name, ()):
             key = (row["topic"], row["partition"], row["leader_epoch"], row["leader"])
-            getattr(found.setdefault(key, Epoch(key)), name).append(row)
-    return [found[key] for key in sorted(found)]
+            getattr(epochs_by_key.setdefault(key, Epoch(key)), name).append(row)
+    return [epochs_by_key[key] for key in sorted(epochs_by_key)]
 
 
 def recorded(epoch: Epoch) -> list[Decision]:
@@ -164,7 +166,7 @@ def replay(epoch: Epoch, tables: Mapping[str, Rows]) -> Replayed:
     if until is None or not any(row["event"] == BEGAN for row in epoch.isr_events):
         return Replayed((), (), ())
     done = _Replay(epoch, until, tables)
-    return Replayed(done.proposals, done.decisions, done.unheeded)
+    return Replayed(done.proposals, done.decisions, done.unmatched)
 
 
 def _proposed(epoch: Epoch) -> list[Row]:
@@ -200,11 +202,11 @@ def _decision(epoch: Epoch, replica: int, change: str, decided_at_ms: int) -> De
 
 
 class _Occurrence(NamedTuple):
-    """What a leader saw, with its place among all that has this time."""
+    """What a leader saw; `sort_key` orders what has the same time."""
 
     at_ms: int
     kind: int
-    place: tuple[float, ...]
+    sort_key: tuple[float, ...]
     apply: Callable[[], object]
 
 
@@ -214,7 +216,7 @@ class _Replay:
     def __init__(self, epoch: Epoch, until: int, tables: Mapping[str, Rows]) -> None:
         self.proposals: list[Decision] = []
         self.decisions: list[Decision] = []
-        self.unheeded: list[Decision] = []
+        self.unmatched: list[Decision] = []
         self._to_come = _proposed(epoch)  # what the leader proposed and the replay has not yet
         self._pending = 0  # the number of the latest proposal; the row after it says how it ended
         self._decided: list[Decision] = []  # by the latest proposal, when it was first made
@@ -239,7 +241,7 @@ class _Replay:
                 members=frozenset(BrokerId(broker) for broker in members),
                 end=Offset(first["base_offset"]),
                 high_watermark=Offset(0),
-                registered=dict.fromkeys(self._replicas, HERE),
+                registered=dict.fromkeys(self._replicas, REPLAYED_INCARNATION),
                 now_ms=first["at_ms"],
             ),
             now_ms=first["at_ms"],
@@ -268,8 +270,8 @@ class _Replay:
                 occurrences.append(
                     _Occurrence(at_ms, _RULED, _FIRST, partial(self._report, changed))
                 )
-        for each in sorted(occurrences, key=lambda each: (each.at_ms, each.kind, each.place)):
-            if self.unheeded:
+        for each in sorted(occurrences, key=lambda each: (each.at_ms, each.kind, each.sort_key)):
+            if self.unmatched:
                 return
             if each.kind != _STALLED:
                 self._look_until(each.at_ms)
@@ -280,22 +282,22 @@ class _Replay:
 
     def _occurrences(self, row: Row) -> list[_Occurrence]:
         """When a row takes effect; a merged one several times, a slow read has a beginning too."""
-        at_ms, place = row["at_ms"], (row["seq"],)
+        at_ms, sort_key = row["at_ms"], (row["seq"],)
         if "follower" not in row:
             appended = Appended(Offset(row["end_offset"]))
-            return [_Occurrence(at_ms, _ROW, place, partial(self._report, appended))]
+            return [_Occurrence(at_ms, _ROW, sort_key, partial(self._report, appended))]
         fetched = partial(self._fetched, row)
         if row["read_ms"]:
             return [
                 _Occurrence(at_ms, _BEGAN, _FIRST, partial(self._read_started, row)),
-                _Occurrence(at_ms + row["read_ms"], _ROW, place, fetched),
+                _Occurrence(at_ms + row["read_ms"], _ROW, sort_key, fetched),
             ]
         if row["repeats"] == 1:
-            return [_Occurrence(at_ms, _ROW, place, fetched)]
+            return [_Occurrence(at_ms, _ROW, sort_key, fetched)]
         span_ms = row["last_at_ms"] - at_ms
         gaps = max(1, min(row["repeats"] - 1, span_ms // POINT_GAP_MS))
         return [
-            _Occurrence(at_ms + span_ms * point // gaps, _ROW, place, fetched)
+            _Occurrence(at_ms + span_ms * point // gaps, _ROW, sort_key, fetched)
             for point in range(gaps + 1)
         ]
 
@@ -304,16 +306,16 @@ class _Replay:
         that many rows. Of those with one number, an earlier version of the state comes first."""
         settlements = []
         for row in self._changes.values():
-            place = (row["seq"] - 0.5, row["version"], 0)
+            sort_key = (row["seq"] - 0.5, row["version"], 0)
             if row["seq"] <= last + 1:
                 settle = partial(self._settle, row)
-                settlements.append(_Occurrence(row["at_ms"], _ROW, place, settle))
+                settlements.append(_Occurrence(row["at_ms"], _ROW, sort_key, settle))
         for row in self._epoch.isr_events:
             if row["event"] in (REFUSED, SUPERSEDED) and row["seq"] <= last + 1:
                 version = row["version"] + (row["event"] == SUPERSEDED)
-                place = (row["seq"] - 0.5, version, row["number"])
+                sort_key = (row["seq"] - 0.5, version, row["number"])
                 end = partial(self._end_proposal, row)
-                settlements.append(_Occurrence(row["at_ms"], _ROW, place, end))
+                settlements.append(_Occurrence(row["at_ms"], _ROW, sort_key, end))
         return settlements
 
     def _stalls(
@@ -330,12 +332,12 @@ class _Replay:
             yield _Occurrence(stall.ended_at_ms, _STALLED, _FIRST, stalled)
             drained_at_ms = row.get("drained_at_ms") or stall.ended_at_ms
             if drained_at_ms <= led_until_ms:
-                kind, place = self._drained_in(drained_at_ms)
+                kind, sort_key = self._drained_in(drained_at_ms)
                 drained = partial(self._report, SocketsDrained())
-                yield _Occurrence(drained_at_ms, kind, place, drained)
+                yield _Occurrence(drained_at_ms, kind, sort_key, drained)
 
     def _drained_in(self, at_ms: int) -> tuple[int, tuple[float, ...]]:
-        """The place of a drain in its millisecond."""
+        """The kind and sort key of a drain in its millisecond."""
         for row in self._to_come:
             if row["at_ms"] == at_ms and _is_shrink(row):
                 return _ROW, (row["seq"] - 0.5, row["version"], 0.5)
@@ -352,15 +354,15 @@ class _Replay:
 
     def _look_until(self, until_ms: int) -> None:
         """Meet every deadline up to then, the one of that millisecond included."""
-        while not self.unheeded:
+        while not self.unmatched:
             due_ms = max(self._state.wake_at_ms, self._now_ms)
             if due_ms > until_ms:
                 return
             self._now_ms = self._looked_at_ms(due_ms, until_ms)
-            self._heed(self._report(Woken()))
+            self._apply_proposals(self._report(Woken()))
 
     def _looked_at_ms(self, due_ms: int, until_ms: int) -> int:
-        """A timer that was late found all that were due by then, and they left together."""
+        """A timer that was late epochs_by_key all that were due by then, and they left together."""
         row = self._to_come[0] if self._to_come else None
         if row is None or not _is_shrink(row):
             return due_ms
@@ -416,7 +418,7 @@ class _Replay:
             self._report(SessionFetched(follower, self._now_ms))
             return
         self._report(HighWatermarkRecorded(Offset(row["high_watermark"])))
-        self._heed(self._report(self._fetch_event(row, follower)))
+        self._apply_proposals(self._report(self._fetch_event(row, follower)))
 
     def _fetch_event(self, row: Row, follower: BrokerId) -> FollowerFetched | ReadServed:
         leader_end, log_start = Offset(row["leader_end_low"]), Offset(row["log_start"])
@@ -426,7 +428,7 @@ class _Replay:
                 read_id=row["seq"],
                 leader_end=leader_end,
                 log_start=log_start,
-                incarnation=HERE,
+                incarnation=REPLAYED_INCARNATION,
             )
         fetch = Fetch(
             offset=Offset(row["offset"]),
@@ -434,13 +436,13 @@ class _Replay:
             at_ms=self._now_ms,
             served_at_ms=self._now_ms,
             log_start=log_start,
-            incarnation=HERE,
+            incarnation=REPLAYED_INCARNATION,
         )
         return FollowerFetched(follower, fetch)
 
     # Decisions.
 
-    def _heed(self, effects: Iterable[Effect]) -> None:
+    def _apply_proposals(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, ProposeIsr):
                 self._propose(effect.change, due_at_ms=effect.due_at_ms)
@@ -450,12 +452,12 @@ class _Replay:
         decisions = _decisions(self._epoch, before, after, due_at_ms)
         row = self._to_come[0] if self._to_come else None
         if row is None or (row["isr_before"], row["isr_after"]) != (before, after):
-            self.unheeded += decisions
+            self.unmatched += decisions
             return
         del self._to_come[0]
         self._pending = row["number"]
         self.proposals += decisions
-        if [each.what for each in self._decided] != [each.what for each in decisions]:
+        if [each.identity for each in self._decided] != [each.identity for each in decisions]:
             self._decided = decisions
 
 

@@ -15,17 +15,19 @@ written to be read. What the design leaves open is decided here:
   none was) is no verdict. It begins an epoch, and with that epoch the replica is gone: without
   leaving, its episode closed as the record's end closes it, not known until it fetches or leads
   again.
-- **An epoch** begins with its first event, at the offset where that found the leader's end; the
-  watermark begins there too. It ends with its last event: a dead leader evicts nobody. Until the
-  next epoch begins who is out stays out, and that time counts; nothing is missed in it.
-- **Leadership.** Whoever leads is in sync; the episode of a new leader that was out closes as the
+- **An epoch** begins with its first event, at the leader's end offset of that event; the
+  watermark begins there too. It ends with its last event: a dead leader evicts no follower.
+  Until the next epoch begins, a replica that is out stays out, and that time counts; nothing is
+  missed in it.
+- **Leadership.** The leader is in sync. The episode of a new leader that was out closes as the
   record's end closes it: not returned, no flap, false if the true lag had not passed T.
 - **Not seen before.** A replica outside from the start is out since its first fetch.
 - **Truth** leaves the leader's stalls out as the rules do: a stall moves earlier appends forward by
   its length, none past its end, and its own time is not looked at. Other durations are as recorded.
 - **Kept fetching** (for the recommendation): at no time of the episode, nor when it began, was the
   last fetch more than T ago.
-- **Half-period check**: the first look is at the epoch's first event; who is late at a look leaves.
+- **Half-period check**: the first check is at the epoch's first event; a check evicts every
+  follower that is late.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ from insync.telemetry.schemas import OK, REASSIGNMENT
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
-HERE: Final = Incarnation(0)  # the tables tell only of fetches of living incarnations
+REPLAYED_INCARNATION: Final = Incarnation(
+    0
+)  # the tables tell only of fetches of living incarnations
 LATER_THAN_ANY: Final = 2**62
 
 ROW, BEGAN = 0, 1  # what comes first in a millisecond
@@ -132,17 +136,20 @@ def leader_end(row: Row) -> int | None:
 
 def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
     """Each partition that has a fetch or an append."""
-    found: dict[tuple[str, int], list[Event]] = {}
+    events_by_partition: dict[tuple[str, int], list[Event]] = {}
     for name, kind in (("fetches", FETCH), ("appends", APPEND)):
         for row in tables[name]:
             events = _events(row, kind)
             if events:
-                found.setdefault((row["topic"], row["partition"]), []).extend(events)
+                events_by_partition.setdefault((row["topic"], row["partition"]), []).extend(events)
     changes: dict[tuple[str, int], list[Row]] = {}
     for row in tables.get("isr", ()):
         changes.setdefault((row["topic"], row["partition"]), []).append(row)
     stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
-    return {key: _history(found[key], changes.get(key, []), stalls) for key in sorted(found)}
+    return {
+        key: _history(events_by_partition[key], changes.get(key, []), stalls)
+        for key in sorted(events_by_partition)
+    }
 
 
 def _events(row: Row, kind: int) -> list[Event]:
@@ -280,13 +287,13 @@ class _Partition:
         begun = {move for move in self._moves if move[0] <= epoch.number}
         self._moves -= begun
         for _, broker in begun:
-            self._goes(broker)
+            self._remove_replica(broker)
         self.gone.discard(epoch.leader)
         if epoch.leader not in self.members:
             self.members.add(epoch.leader)
             self._close(epoch.leader, returned_at_ms=None)
 
-    def _goes(self, broker: int) -> None:
+    def _remove_replica(self, broker: int) -> None:
         self.gone |= self.replicas & {broker}
         self.members.discard(broker)
         self._close(broker, returned_at_ms=None)
@@ -303,7 +310,7 @@ class _Partition:
         if is_under:
             self.verdicts.under_min_isr_ms += passed_ms
 
-    def leaves(self, broker: int, *, over_since_ms: int | None, is_over: bool) -> None:
+    def record_eviction(self, broker: int, *, over_since_ms: int | None, is_over: bool) -> None:
         now_ms = self.now_ms
         self.members.remove(broker)
         self.verdicts.shrinks += 1
@@ -314,15 +321,15 @@ class _Partition:
             keeps_fetching=not self._is_silent(broker),
         )
         if is_over:
-            self.passes(episode)
+            self.mark_true_eviction(episode)
 
-    def passes(self, episode: _Episode) -> None:
+    def mark_true_eviction(self, episode: _Episode) -> None:
         """The true lag is above T while it is out: its eviction was a true one."""
         if episode.was_evicted and not episode.has_passed:
             episode.has_passed = True
             self.verdicts.detection_ms.append(episode.detection_ms)
 
-    def joins(self, broker: int) -> None:
+    def record_join(self, broker: int) -> None:
         self.members.add(broker)
         self.verdicts.expands += 1
         self._close(broker, returned_at_ms=self.now_ms)
@@ -380,7 +387,7 @@ class _Term:
                 members=frozenset(BrokerId(broker) for broker in partition.members),
                 end=Offset(epoch.start),
                 high_watermark=Offset(epoch.start),
-                registered=dict.fromkeys(self._replicas, HERE),
+                registered=dict.fromkeys(self._replicas, REPLAYED_INCARNATION),
                 now_ms=begins_at_ms,
             ),
             now_ms=begins_at_ms,
@@ -391,8 +398,10 @@ class _Term:
         # The truth: each append's time and end, and since when it has been known of whom.
         self._appended: list[tuple[int, int]] = []
         self._began_ms = begins_at_ms
-        self._told_ms = {broker: begins_at_ms for broker in replicas if broker != epoch.leader}
-        self._over_since_ms: dict[int, int] = {}  # true lag above T, without a break until told
+        self._accounted_until_ms = {
+            broker: begins_at_ms for broker in replicas if broker != epoch.leader
+        }
+        self._over_since_ms: dict[int, int] = {}  # true lag above T without a break
         self._missed: set[int] = set()  # and it was in all that time
 
     # Events, one after the other.
@@ -419,8 +428,8 @@ class _Term:
             else:
                 self._fetch(event.row)
         self._look_until(self._epoch.ends_at_ms)
-        for broker in self._told_ms:
-            self._tell(broker)
+        for broker in self._accounted_until_ms:
+            self._account_true_lag(broker)
 
     def _stall(self, row: Row) -> LeaderStalled | None:
         """The event, if it is a stall of this leader in this epoch that counts under this limit."""
@@ -442,9 +451,9 @@ class _Term:
         )  # the leader did not look after that
         if self._of.now_ms < stall.began_at_ms:
             self._of.time_passes(stall.began_at_ms)
-        for broker in self._told_ms:
-            self._tell(broker)
-            self._told_ms[broker] = stall.ended_at_ms
+        for broker in self._accounted_until_ms:
+            self._account_true_lag(broker)
+            self._accounted_until_ms[broker] = stall.ended_at_ms
         self._of.time_passes(stall.ended_at_ms)
         self._report(event)
         self._report(SocketsDrained())
@@ -479,7 +488,7 @@ class _Term:
     def _fetch(self, row: Row) -> None:
         follower, now_ms = BrokerId(row["follower"]), self._of.now_ms
         end = Offset(leader_end(row) or 0)
-        self._tell(follower)
+        self._account_true_lag(follower)
         if row["read_ms"] and not _is_ok(row):
             self._report(ReadFailed(follower, self._reads[id(row)]))
             return
@@ -490,7 +499,7 @@ class _Term:
                     follower=follower,
                     read_id=self._reads[id(row)],
                     leader_end=end,
-                    incarnation=HERE,
+                    incarnation=REPLAYED_INCARNATION,
                 )
             )
             return
@@ -499,7 +508,7 @@ class _Term:
             leader_end=end,
             at_ms=now_ms,
             served_at_ms=now_ms,
-            incarnation=HERE,
+            incarnation=REPLAYED_INCARNATION,
         )
         self._report(FollowerFetched(follower, fetch))
 
@@ -516,7 +525,7 @@ class _Term:
 
     def _commit(self, change: IsrChange) -> None:
         if isinstance(change, Expanding):
-            self._of.joins(change.joining)
+            self._of.record_join(change.joining)
         else:
             self._leave([broker for broker in self._state.followers if broker in change.leaving])
         members = frozenset(BrokerId(broker) for broker in self._of.members)
@@ -545,8 +554,8 @@ class _Term:
                 self._of.verdicts.watermark_stall_ms += max(0, now_ms - from_ms)
                 self._blocked_counted_ms = now_ms
         for broker in leaving:
-            self._tell(broker)
-            self._of.leaves(
+            self._account_true_lag(broker)
+            self._of.record_eviction(
                 broker,
                 over_since_ms=self._over_since_ms.get(broker),
                 is_over=self._passes_at_ms(broker) <= now_ms,
@@ -564,13 +573,13 @@ class _Term:
             since_ms = next(past, LATER_THAN_ANY)
         return since_ms + self._of.limit_ms + 1
 
-    def _tell(self, broker: int) -> None:
+    def _account_true_lag(self, broker: int) -> None:
         """Account for the true lag of the time since this was last done; nothing changed in it."""
         of = self._of
-        from_ms, until_ms = self._told_ms[broker], of.now_ms
+        from_ms, until_ms = self._accounted_until_ms[broker], of.now_ms
         if until_ms <= from_ms:
             return
-        self._told_ms[broker] = until_ms
+        self._accounted_until_ms[broker] = until_ms
         over_ms = max(from_ms, self._passes_at_ms(broker))
         if over_ms >= until_ms:
             self._over_since_ms.pop(broker, None)
@@ -582,7 +591,7 @@ class _Term:
         if broker not in of.members:
             self._missed.discard(broker)
             if broker in of.episodes:
-                of.passes(of.episodes[broker])
+                of.mark_true_eviction(of.episodes[broker])
             return
         if broker not in self._missed:
             self._missed.add(broker)
