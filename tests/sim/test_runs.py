@@ -11,7 +11,7 @@ import pytest
 
 from insync.sim.checks import RunFailed
 from insync.sim.faults import MIXES
-from insync.sim.run import Replay, parse_replay, run_once, run_seed, shrink
+from insync.sim.run import Replay, minimise, parse_replay, run_once, run_seed
 from support.search_effort import IS_THOROUGH
 
 SECONDS = 20.0
@@ -64,7 +64,7 @@ def test_a_failure_names_the_command_that_replays_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(AssertionError) as failure:
         run_seed(5, 2.0, "deaths")
     notes = "".join(failure.value.__notes__)
-    assert "shrunk from: python -m insync.sim.run 5 2 deaths" in notes
+    assert "minimised from: python -m insync.sim.run 5 2 deaths" in notes
     assert "replay with: python -m insync.sim.run 5 2 deaths --only none" in notes
 
 
@@ -76,7 +76,7 @@ def test_a_failure_is_shrunk_to_the_faults_that_cause_it(monkeypatch: pytest.Mon
     monkeypatch.setattr("insync.sim.faults.FaultInjector.bounce", fail)
     whole = Replay(seed=1, seconds=8.0, mix="deaths")
     result = run_once(whole)
-    smallest, last = shrink(whole, result)
+    smallest, last = minimise(whole, result)
     assert {fault.name for fault in last.faults} == {"bounce"}
     assert len(last.faults) == 1 < len(result.faults)
     words = smallest.command().split()

@@ -348,13 +348,13 @@ def run_seed(
 ) -> tuple[str, int]:
     """Run once. Returns the hash of the run's events and the number of acknowledged records.
 
-    A failing run is shrunk: the error names the command of the smallest that still fails.
+    A failing run is minimised: the error names the command of the smallest that still fails.
     """
     replay = Replay(seed=seed, seconds=seconds, mix=mix, off=off)
     result = run_once(replay)
     if result.error is None:
         return result.trace, result.acknowledged
-    smallest, last = shrink(replay, result, attempts_max=attempts_max)
+    smallest, last = minimise(replay, result, attempts_max=attempts_max)
     assert last.error is not None, "it fails"
     last.error.add_note(explain(replay, smallest, last))
     raise last.error
@@ -364,11 +364,11 @@ def explain(replay: Replay, smallest: Replay, last: RunResult) -> str:
     faults = ", ".join(f"{fault.number} {fault.name}" for fault in last.faults) or "none"
     return (
         f"{last.plan}\nfaults: {faults}\n"
-        f"replay with: {smallest.command()}\nshrunk from: {replay.command()}"
+        f"replay with: {smallest.command()}\nminimised from: {replay.command()}"
     )
 
 
-def shrink(
+def minimise(
     replay: Replay, result: RunResult, *, attempts_max: int = SHRINK_ATTEMPTS_MAX
 ) -> tuple[Replay, RunResult]:
     """Fewer faults and a shorter run that fails as well, by bisection within some attempts."""

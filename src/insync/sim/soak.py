@@ -2,7 +2,7 @@
 
     python -m insync.sim.soak --hours 8 --failures FILE
 
-A failing run is shrunk first. The file gets its command and its error; the exit code is 1.
+A failing run is minimised first. The file gets its command and its error; the exit code is 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from insync.sim.faults import MIXES
-from insync.sim.run import SECONDS, Replay, explain, run_once, shrink
+from insync.sim.run import SECONDS, Replay, explain, minimise, run_once
 
 RUNS_PER_LINE = 1_000
 STOPPED_EXIT_CODE = 130
@@ -61,7 +61,7 @@ def run_one(replay: Replay) -> Outcome:
     cpu_s = time.process_time() - began_s
     failure = None
     if result.error is not None:
-        smallest, last = shrink(replay, result)
+        smallest, last = minimise(replay, result)
         failure = f"{type(last.error).__name__}: {last.error}\n{explain(replay, smallest, last)}"
     return Outcome(seed=replay.seed, acknowledged=result.acknowledged, cpu_s=cpu_s, failure=failure)
 
