@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker.broker_loop import BrokerLoop
 from insync.broker.replication.leader_fetcher import LeaderFetcher
+from insync.client.connection import Disconnected
 from insync.controller.controller import Controller
 from insync.metadata import paths
 from insync.node.background import RESTART_MS, run_for_ever
@@ -128,6 +129,32 @@ def test_a_fetcher_survives_an_unexpected_error(monkeypatch: pytest.MonkeyPatch)
         await until(lambda: all(replica_of(cluster, n).log.end == 1 for n in (2, 3)), within_s=20)
 
     play(scenario)
+
+
+def test_an_error_of_a_fetcher_is_logged_once_until_a_fetch_succeeds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reasons: list[str] = []
+    original = LeaderFetcher._fetch
+
+    async def fetch(fetcher: LeaderFetcher) -> None:
+        if reasons:
+            raise Disconnected(reasons[-1])
+        await original(fetcher)
+
+    def lines(reason: str) -> int:
+        return caplog.messages.count(f"cannot fetch from leader 1: {reason}; trying again")
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster)
+        monkeypatch.setattr(LeaderFetcher, "_fetch", fetch)
+        for reason in ("no route", "refused", "no route"):
+            reasons.append(reason)
+            await asyncio.sleep(2)
+        assert (lines("no route"), lines("refused")) == (2 * 2, 2), "of two followers"
+
+    with caplog.at_level(logging.INFO):
+        play(scenario)
 
 
 def test_a_partition_that_cannot_be_read_stops_no_other_of_the_response(
