@@ -181,7 +181,8 @@ def test_a_damaged_batch_stops_the_replica_of_its_partition_only(
             for partition in (0, 2):
                 await write(cluster, partition)
             assert node_of(cluster, 3).replicas.partitions["t", 1].log.end == 1
-            assert "t-1: append of fetched records failed: the CRC of the batch" in caplog.text
+            failure = "the CRC of the batch at offset 1 does not match"
+            assert f"t-1: append of fetched records failed: {failure}" in caplog.text
 
     play(scenario)
 
