@@ -132,7 +132,7 @@ def test_a_damaged_replica_is_not_added_before_it_is_repaired() -> None:
         node = node_of(cluster, 3)
         node.directory.mark(KEY, Damage(reason="a test", up_to=1, keep_to=0))
         with acting_as(3):
-            node.replicas.report_damage(KEY)
+            node.replicas.offline.report_damage(KEY)
         path = paths.damaged_replica(*KEY, node.replicas.incarnation)
         await until(lambda: path in cluster.tree.entries)
         await asyncio.sleep(0.1)

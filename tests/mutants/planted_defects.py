@@ -6,6 +6,7 @@ from mutants.mutant import Edit, Mutant
 
 DIRECTORY = "storage/directory.py"
 REPLICAS = "broker/replication/replicas.py"
+OFFLINE_REPLICAS = "broker/replication/offline_replicas.py"
 ISR_COMMITS = "broker/replication/isr_commits.py"
 FETCHER = "broker/replication/leader_fetcher.py"
 UNEXPECTED = "tests/broker/test_unexpected_errors.py"
@@ -27,8 +28,8 @@ DEFECTS = (
                 "isr = tuple(member for member in isr if member in isr)",
             ),
             Edit(
-                REPLICAS,
-                "        if replica.key not in self.directory.damaged:\n            return True\n",
+                OFFLINE_REPLICAS,
+                "        if replica.key not in self._directory.damaged:\n            return True\n",
                 "        if replica.key:\n            return True\n",
             ),
         ),
@@ -95,11 +96,10 @@ DEFECTS = (
         finders=("tests/broker/replication/test_failed_logs.py",),
         edits=(
             Edit(
-                REPLICAS,
-                "        replica.end_term()\n"
-                "        self.on_following(replica)\n"
-                "        self.offline.report_failure(replica)\n",
-                "        self.on_following(replica)\n",
+                OFFLINE_REPLICAS,
+                "        self._stop_replica(replica)\n"
+                "        self._reports.report_failure(replica)\n",
+                "        self._partitions.get(key)\n",
             ),
         ),
     ),
@@ -298,12 +298,12 @@ DEFECTS = (
         edits=(
             Edit(
                 "node/scrub.py",
-                "if self._replicas.broker in state.isr or not self._replicas.forbid_joining(key):",
-                "if self._replicas.broker in state.isr:",
+                " or not self._replicas.offline.forbid_joining(key):",
+                ":",
             ),
             Edit(
                 "node/scrub.py",
-                "        if self._replicas.forbid_joining(key):\n            self._cuts",
+                "        if self._replicas.offline.forbid_joining(key):\n            self._cuts",
                 "        if damage.keep_to >= 0:\n            self._cuts",
             ),
             Edit(

@@ -27,7 +27,11 @@ class Replicas:
     def start(self, incarnation: Incarnation) -> None:
         self.events.append(incarnation)
 
-    def offline_steps(self, _incarnation: Incarnation) -> list[Operation]:
+    @property
+    def offline(self) -> Replicas:
+        return self
+
+    def steps(self, _incarnation: Incarnation) -> list[Operation]:
         return []
 
     def end_terms(self) -> None:

@@ -161,7 +161,7 @@ class Registration:
         await store.commit(
             Create(path, record.encode(), ephemeral=True),
             Create(paths.broker_incarnation(incarnation), b"", ephemeral=True),
-            *self._replicas.offline_steps(incarnation),
+            *self._replicas.offline.steps(incarnation),
             directory_step,
         )
         return incarnation

@@ -138,7 +138,7 @@ class Scrub:
         self._replicas.counters.damage_found += 1
         damage = Damage(reason=bad.reason, up_to=max(watermark, bad.offset + 1), keep_to=bad.offset)
         self._directory.mark(key, damage)
-        self._replicas.report_damage(key)
+        self._replicas.offline.report_damage(key)
 
     # Repairing it.
 
@@ -164,7 +164,7 @@ class Scrub:
             self._replicas.loop.run(self._check_repaired, replica)
             return
         self._stop_fetching(replica)
-        if self._replicas.forbid_joining(key):
+        if self._replicas.offline.forbid_joining(key):
             self._cuts[key] = await self._find_cut(log, damage.keep_to)
             self._replicas.loop.run(self._truncate, key)
 
@@ -173,9 +173,9 @@ class Scrub:
         epoch, end = self._claimed.get(key, (None, 0))
         if replica.epoch != epoch or replica.log.end >= end:
             self._claimed.pop(key, None)
-            self._replicas.report_damage(key)  # if the store does not have it yet
+            self._replicas.offline.report_damage(key)  # if the store does not have it yet
             self._replicas.offline.allow_joining(key)
-        self._replicas.check_repaired(key)
+        self._replicas.offline.check_repaired(key)
 
     def _follower(self, key: TopicPartition) -> Replica | None:
         """The replica, if it has another broker to fetch from."""
@@ -216,7 +216,7 @@ class Scrub:
             if replica is not None:
                 self._fetch_again(replica)
             return
-        if self._replicas.broker in state.isr or not self._replicas.forbid_joining(key):
+        if self._replicas.broker in state.isr or not self._replicas.offline.forbid_joining(key):
             self._stop_fetching(replica)
             return
         cut, end = self._cuts.pop(key), replica.log.end

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from functools import partial
 from itertools import islice
 
 from insync.broker.broker_loop import BrokerLoop
@@ -14,14 +13,14 @@ from insync.broker.cluster_view import ClusterView, TopicPartition
 from insync.broker.counters import Counters
 from insync.broker.replication.in_sync import Rules
 from insync.broker.replication.leader_driver import LeaderDriver
+from insync.broker.replication.offline_replicas import OfflineReplicas
 from insync.broker.replication.offline_reports import OfflineReports
 from insync.broker.replication.pending_acks import OnVerdict
 from insync.broker.replication.replica import Replica
 from insync.broker.settings import Settings
 from insync.broker.topic_settings import TopicSettingsCache
 from insync.metadata import paths
-from insync.metadata.records import OfflineReplica
-from insync.metadata.store import MetadataStore, Operation
+from insync.metadata.store import MetadataStore
 from insync.rules.acknowledgement import effective_min_isr
 from insync.rules.leader_machine import BrokersChanged
 from insync.rules.leadership import Rule
@@ -47,7 +46,7 @@ class Replicas:
     - `partitions` follows the view: a replica exists while the state of its partition names this
       broker, except while the disk refuses (tried again) or while deleted topics are dropped.
     - A term begins only if the state names this broker as leader, a controller has handled this
-      incarnation (`may_lead`) and the log can lead (`_can_lead`).
+      incarnation (`may_lead`) and the log is whole (`offline`).
     - A replica does not lead and fetch at once.
     - States are applied in the broker's loop, one after another.
     """
@@ -81,15 +80,22 @@ class Replicas:
         self.leading = LeaderDriver(
             broker=broker, store=store, view=view, loop=loop, recorder=recorder
         )
-        self.offline = OfflineReports(broker=broker, store=store)
+        self.offline = OfflineReplicas(
+            broker=broker,
+            view=view,
+            directory=directory,
+            loop=loop,
+            partitions=self.partitions,
+            reports=OfflineReports(broker=broker, store=store),
+            may_lead=self.may_lead,
+            stop_replica=self._stop_replica,
+        )
         self._recorder = recorder
         self._watermarks = directory.read_watermarks()
         loop.stall_listener = self
         self._refused: set[TopicPartition] = set()  # the disk refused; applied again later
         self._deleted: dict[TopicPartition, None] = {}  # their states are gone; to be dropped
         self._rules = Rules()
-        self._event_loop = asyncio.get_running_loop()
-        directory.on_failure = self._notice_failure
 
     def start(self, incarnation: Incarnation) -> None:
         """Apply every partition state, and follow changes from now on."""
@@ -105,15 +111,9 @@ class Replicas:
             self._apply_state(key)
         for key in sorted(self.directory.logs.keys() - self.partitions.keys()):
             self._set_aside(key)
-        for key, reason in sorted(self.directory.damaged.items()):
-            if self._offline_report(key, reason) is None:
-                self.directory.forget_damage(key)
+        self.offline.forget_removed()
         self._note_new_logs()
-        for key in sorted(self.offline.unopened & self.partitions.keys()):
-            self._replace_unopened(key)  # opened while the registration was under way
-        for key, replica in sorted(self.partitions.items()):
-            if replica.log.has_failed:  # perhaps since the registration was written
-                self._on_failure(key)
+        self.offline.report_changes()
 
     def _set_aside(self, key: TopicPartition) -> None:
         """Keep a log that the store does not assign to this broker.
@@ -237,7 +237,7 @@ class Replicas:
                 loop=self.loop,
             )
             self.partitions[key] = replica
-            self._replace_unopened(key)
+            self.offline.replace_unopened(key)
         self._apply_role(replica, state)
 
     def _apply_role(self, replica: Replica, state: PartitionState) -> None:
@@ -245,8 +245,8 @@ class Replicas:
         replica.apply_state(state)
         settings = self._topic_settings.layers_of_topic(replica.key[0])
         self._apply_limits(replica, state, settings)
-        self._check_repaired(replica, state)
-        if state.leader != self.broker or not self.may_lead() or not self._can_lead(replica):
+        self.offline.check_repaired(replica.key)
+        if state.leader != self.broker or not self.may_lead() or not self.offline.can_lead(replica):
             if replica.is_leader:
                 replica.end_term()
             self.on_following(replica)
@@ -259,6 +259,11 @@ class Replicas:
             self.leading.read_state(replica)
         self.leading.remove_eligible_if_enough(replica, state)
 
+    def _stop_replica(self, replica: Replica) -> None:
+        """Neither lead nor fetch with a log that has failed."""
+        replica.end_term()
+        self.on_following(replica)
+
     def _drop(self, key: TopicPartition) -> None:
         replica = self.partitions.pop(key, None)
         if replica is not None:
@@ -266,128 +271,6 @@ class Replicas:
             self.on_following(replica)
             self.directory.delete(*key)
             self.has_dropped.set()
-
-    # Logs that failed or are damaged.
-
-    def offline_steps(self, incarnation: Incarnation) -> list[Operation]:
-        """What to report of this broker's replicas in the step that registers it."""
-        steps: list[Operation] = []
-        for key, reason in sorted(self.directory.damaged.items()):
-            report = self._offline_report(key, reason)
-            if report is not None:
-                steps.append(self.offline.damage_step(incarnation, key, report))
-                lost = report.high_watermark - report.end
-                logger.warning(
-                    "%s-%d: the log is damaged: %s;%s it does not lead until it has fetched what it"
-                    " lost from another replica",
-                    *key,
-                    reason,
-                    f" it lost {lost} committed records;" if lost > 0 else "",
-                )
-        for key, reason in sorted(self.directory.unopened.items()):
-            report = self._offline_report(key, reason)
-            if report is not None:
-                steps.append(self.offline.unopened_step(incarnation, key, report))
-        steps += [
-            self.offline.failure_step(incarnation, replica)
-            for _, replica in sorted(self.partitions.items())
-            if replica.log.has_failed
-        ]
-        return steps
-
-    def _offline_report(self, key: TopicPartition, reason: str) -> OfflineReplica | None:
-        """None if this broker has no replica of that partition any more."""
-        topic, state = self.view.topics.get(key[0]), self.view.states.get(key)
-        held, log = self.directory.held.get(key), self.directory.logs.get(key)
-        if topic is None or state is None or self.broker not in state.replicas:
-            return None
-        is_same = log is not None and self.directory.topic_ids[key] == topic.topic_id
-        if held is not None and held.topic_id != topic.topic_id and not is_same:
-            return None
-        return OfflineReplica(
-            topic_id=topic.topic_id,
-            broker=self.broker,
-            reason=reason,
-            end=log.end if log is not None and is_same else 0,
-            high_watermark=0 if held is None else held.high_watermark,
-            may_join=log is None or log.damage is None or log.damage.keep_to is None,
-        )
-
-    def _replace_unopened(self, key: TopicPartition) -> None:
-        """A log that the disk refused to open is open: report what it shows, if anything."""
-        reason = self.directory.damaged.get(key)
-        damage = None if reason is None else self._offline_report(key, reason)
-        # A failure since then is not reported while the earlier report is there.
-        report_failure = partial(self.loop.run, self._on_failure, key)
-        self.offline.replace_unopened(key, damage, on_done=report_failure)
-
-    def report_damage(self, key: TopicPartition) -> None:
-        """Tell the controller of damage that was found while this broker runs."""
-        report = self._offline_report(key, self.directory.damaged[key])
-        if report is not None:
-            self.offline.report_damage(key, report)
-
-    def forbid_joining(self, key: TopicPartition) -> bool:
-        """Whether the store keeps the damaged replica out of the ISR; else ask it to."""
-        report = self._offline_report(key, self.directory.damaged[key])
-        return report is not None and self.offline.forbid_joining(key, report)
-
-    def _can_lead(self, replica: Replica) -> bool:
-        """Whether the log is whole, or an operator elected the replica in spite of the damage."""
-        if replica.log.has_failed:
-            return False
-        if replica.key not in self.directory.damaged:
-            return True
-        if not self.offline.is_damage_over(replica.key):
-            return False
-        self._end_damage(replica.key)
-        logger.warning(
-            "%s-%d: the damaged replica was elected, and leads; its log ends at offset %d",
-            *replica.key,
-            replica.log.end,
-        )
-        return True
-
-    def _end_damage(self, key: TopicPartition) -> None:
-        self.directory.end_damage(key)
-        self.offline.damage_ended(key)
-
-    def _check_repaired(self, replica: Replica, state: PartitionState) -> None:
-        """A damaged replica that another leader has let into the ISR has all committed records."""
-        if replica.key not in self.directory.damaged or replica.log.has_failed:
-            return
-        damage = replica.log.damage
-        if damage is not None and damage.keep_to is not None:
-            return  # still to be truncated
-        is_member = self.broker in state.isr and self.may_lead()
-        if is_member and self.offline.is_damage_over(replica.key):
-            self._end_damage(replica.key)
-            logger.info("%s-%d: the damaged log is whole again, and in sync", *replica.key)
-
-    def check_repaired(self, key: TopicPartition) -> None:
-        replica, state = self.partitions.get(key), self.view.states.get(key)
-        if replica is not None and state is not None:
-            self._check_repaired(replica, state)
-
-    def _notice_failure(self, key: TopicPartition) -> None:
-        """A log failed, in any thread."""
-        if not self._event_loop.is_closed():
-            self._event_loop.call_soon_threadsafe(self.loop.run, self._on_failure, key)
-
-    def _on_failure(self, key: TopicPartition) -> None:
-        """Stop to lead or to follow with a failed log, and let the controller know."""
-        replica = self.partitions.get(key)
-        if replica is None or not replica.log.has_failed:
-            return
-        logger.error(
-            "%s-%d: the log failed: %s; this replica does not lead or fetch and leaves the ISR;"
-            " restart the broker once the disk is in order",
-            *key,
-            replica.log.failure,
-        )
-        replica.end_term()
-        self.on_following(replica)
-        self.offline.report_failure(replica)
 
     def _note_new_logs(self) -> None:
         """Before anything in a new log is committed: else its loss would go unnoticed."""
