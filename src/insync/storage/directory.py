@@ -324,8 +324,7 @@ class LogDirectory:
         self._disk.rename(f"{self.path}/{stray}", path)
         self._refused[key] = topic_id, 0
         log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=0)
-        del self._refused[key]
-        self.damaged.pop(key, None)
+        self._forget_refused(key)
         self._check_watermark(key, log)
         if key in self.held and self.held[key].topic_id == topic_id:
             self._check_against_checkpoint(key, self.held[key])
@@ -388,9 +387,8 @@ class LogDirectory:
         log.mark_damaged(None)
         with self._held_lock:
             before = self.held.get(key)
-            if before is not None:
-                mark = min(before.high_watermark, log.end)
-                self._write_held({**self.held, key: before._replace(high_watermark=mark)})
+            if before is not None and before.high_watermark > log.end:
+                self._write_held({**self.held, key: before._replace(high_watermark=log.end)})
             self.damaged.pop(key, None)
 
     def forget_damage(self, key: Partition) -> None:
