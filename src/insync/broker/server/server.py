@@ -61,7 +61,8 @@ class Reply:
     def request_name(self) -> str:
         """API, version and client id of the request, for a line of the log."""
         header = self.header
-        return f"{api_name(header.api_key)} v{header.api_version} of client {header.client_id!r}"
+        client = f"client {header.client_id!r:.100}"
+        return f"{api_name(header.api_key)} v{header.api_version} of {client}"
 
 
 Handler = Callable[[Reply, memoryview | bytes], None]
