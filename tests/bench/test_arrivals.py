@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bench.arrivals import Sample, mean_rate, moving, worst_rate
 
 
-def test_waiting_before_the_first_byte_and_after_the_last_is_no_part_of_the_mean() -> None:
+def test_the_mean_rate_excludes_time_before_the_first_byte_and_after_the_last() -> None:
     waited = [Sample(at_s, 0) for at_s in range(5)]
     moved = [Sample(5, 100), Sample(6, 200)]
     stayed = [Sample(at_s, 200) for at_s in range(7, 20)]
@@ -37,7 +37,9 @@ def test_a_move_shorter_than_the_window_is_spread_over_it() -> None:
     steps=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), min_size=2, max_size=40),
     window=st.integers(1, 100),
 )
-def test_the_worst_window_beside_all_windows(steps: list[tuple[int, int]], window: int) -> None:
+def test_the_worst_window_agrees_with_a_check_of_every_window(
+    steps: list[tuple[int, int]], window: int
+) -> None:
     times = list(accumulate(length for length, _ in steps))
     totals = list(accumulate((size for _, size in steps), initial=0))
     samples = [Sample(at_s, total) for at_s, total in zip(times, totals, strict=False)]

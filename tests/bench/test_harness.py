@@ -46,7 +46,7 @@ def test_trials_are_chosen_by_their_name_or_a_figures() -> None:
         chosen_trials("latncy")
 
 
-def test_insync_with_something_less_is_there_without_apache_kafka_too() -> None:
+def test_reduced_variants_of_insync_run_without_apache_kafka() -> None:
     chosen = contests(["produce", "telemetry"], with_kafka=False, pairs=0, is_quick=False)
     assert [each.contenders for each in chosen] == [(INSYNC,), (INSYNC, WITHOUT_TELEMETRY)]
     assert [each.pairs for each in chosen] == [PAIRS, PAIRS_OF["telemetry"]]
@@ -83,7 +83,7 @@ def test_brokers_without_quotas_serve() -> None:
         assert len(side.pids) == BROKERS
 
 
-def test_the_number_of_pairs_is_the_trials_own_unless_somebody_says_it() -> None:
+def test_each_trial_has_its_default_number_of_pairs_unless_the_option_is_set() -> None:
     near_one = list(PAIRS_OF)
     for asked, is_quick, pairs in [(9, False, 9), (9, True, 9), (0, True, PAIRS_QUICK)]:
         chosen = contests(near_one, with_kafka=False, pairs=asked, is_quick=is_quick)
@@ -97,7 +97,7 @@ def test_every_rival_has_a_name_and_a_trial() -> None:
 
 
 @pytest.mark.process
-def test_the_memory_of_a_process_is_that_of_all_it_began() -> None:
+def test_the_memory_of_a_process_includes_its_child_processes() -> None:
     child = "import sys; held = b'x' * 30_000_000; print(flush=True); sys.stdin.read()"
     parent = (
         "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]],"
@@ -115,7 +115,7 @@ def test_the_memory_of_a_process_is_that_of_all_it_began() -> None:
 
 
 @given(values=st.lists(st.floats(0, 10), min_size=1), percent=st.sampled_from([50, 99]))
-def test_percentile_is_the_smallest_value_that_covers_so_many(
+def test_a_percentile_is_the_smallest_value_that_covers_that_share(
     values: list[float], percent: int
 ) -> None:
     enough = math.ceil(len(values) * percent / 100)
@@ -124,7 +124,7 @@ def test_percentile_is_the_smallest_value_that_covers_so_many(
     )
 
 
-def test_the_table_tells_medians_ratio_spread_and_verdict() -> None:
+def test_the_table_has_medians_ratio_spread_and_verdict() -> None:
     record = Record()
     for pair, (ours, theirs) in enumerate([(130.0, 100.0), (90.0, 60.0), (200.0, 100.0)]):
         record.add(INSYNC, pair, {"produce": ours})
@@ -144,7 +144,7 @@ def test_the_table_tells_medians_ratio_spread_and_verdict() -> None:
     assert rows["produce, 100 B"][-1] == "-", "what was not measured has no verdict"
 
 
-def test_stops_of_all_pairs_are_told_together() -> None:
+def test_stops_of_all_pairs_are_summarised_together() -> None:
     """The most of 24 stops is the worst of them, not the middle one of three pairs' worst."""
     names = ("eviction-min", "eviction", "eviction-max")
     stops = {
@@ -165,7 +165,7 @@ def test_stops_of_all_pairs_are_told_together() -> None:
     assert report.line(seen) == "eviction-min 1, eviction 1, eviction-max 1.2"
 
 
-def test_three_digits_that_mean_something() -> None:
+def test_figures_have_three_significant_digits() -> None:
     assert [report.number(value) for value in (None, 0.012345, 1.5, 99.96, 1234.5)] == (
         ["-", "0.0123", "1.5", "100", "1234"]
     )

@@ -23,7 +23,7 @@ from support.search_effort import tried
 @pytest.mark.slow
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried([1, 2]))
-def test_both_come_to_the_same(seed: int, tmp_path: Path) -> None:
+def test_both_sides_compute_the_same_result(seed: int, tmp_path: Path) -> None:
     pipeline_data.write(tmp_path, rows=30_000, replicas=60, files=2, seed=seed)
     grid = parameters(WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS]))
     ours = dict.fromkeys(COUNTS, 0)
@@ -61,7 +61,7 @@ def after_last_fetches_ms(folder: Path) -> int:
     return sum(last_of_partition[number] - last for (number, _), last in last_of_replica.items())
 
 
-def test_sides_that_count_differently_are_no_race(tmp_path: Path) -> None:
+def test_sides_with_different_results_are_refused(tmp_path: Path) -> None:
     run = {"shrinks": 1_000, "out_of_sync_ms": 50_000}
     ours = run | {"false_evictions": 7}
     agree("insync", tmp_path, [ours | {"seconds": 1.0}, ours | {"seconds": 2.0}])

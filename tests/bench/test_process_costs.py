@@ -22,7 +22,7 @@ def test_resident_memory() -> None:
         resident_bytes("Name:\tzombie\n")
 
 
-def test_this_process_beside_what_python_says_of_it() -> None:
+def test_the_measured_costs_of_this_process_agree_with_python() -> None:
     until_s = time.process_time() + 0.05
     while time.process_time() < until_s:
         pass

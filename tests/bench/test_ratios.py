@@ -40,7 +40,7 @@ def test_median_of_an_even_number_lies_between_the_middle_two() -> None:
     ("summary", "ours", "theirs", "ratios"),
     [(min, 1, 2, [0.5, 1.5]), (median, 4, 6, [0.5, 0.75]), (max, 9, 20, [0.45, 0.75])],
 )
-def test_what_a_pair_tried_often_is_told_of_all_that_was_tried(
+def test_repeated_samples_of_a_pair_are_summarised_over_all_samples(
     summary: Summary, ours: float, theirs: float, ratios: list[float]
 ) -> None:
     """Neither the median of two pairs' largest, nor of their medians: one pair tried more."""

@@ -101,7 +101,7 @@ def test_the_sockets_are_read_before_a_stall_is_over() -> None:
     on_virtual_time(story)
 
 
-def test_a_stall_while_draining_begins_the_draining_anew() -> None:
+def test_a_stall_while_draining_restarts_the_drain() -> None:
     async def story(virtual: VirtualLoop) -> None:
         clock = Stopwatch(virtual)
         loop, listener = started(clock)
@@ -145,7 +145,7 @@ def test_effects_are_performed_in_order_after_the_callback_and_before_it_returns
     assert order[-1] == "from a task"
 
 
-def test_what_follows_from_a_stall_is_done_before_the_callback() -> None:
+def test_effects_of_a_stall_are_performed_before_the_callback() -> None:
     async def story(virtual: VirtualLoop) -> None:
         clock = Stopwatch(virtual)
         loop, listener = started(clock)
@@ -164,7 +164,7 @@ def test_what_follows_from_a_stall_is_done_before_the_callback() -> None:
     on_virtual_time(story)
 
 
-def test_a_failure_holds_up_nothing_that_is_queued(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_effect_does_not_stop_queued_effects(caplog: pytest.LogCaptureFixture) -> None:
     loop = BrokerLoop(lambda: 0)
     order: list[str] = []
 

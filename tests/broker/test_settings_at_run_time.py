@@ -321,7 +321,7 @@ def test_unclean_election_is_allowed_while_there_is_no_leader() -> None:
     play(scenario)
 
 
-def test_a_broker_itself_answers_for_its_configs() -> None:
+def test_a_brokers_configs_are_described_by_that_broker() -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(Refused, match="at start only"):
             await world.set(Resource.BROKER, "2", node_id="9")

@@ -24,7 +24,7 @@ TOPIC, OWN, EVERYONES, FILE, DEFAULT = (
 @pytest.mark.parametrize("own", [None, "12000"])
 @pytest.mark.parametrize("everyones", [None, "13000"])
 @pytest.mark.parametrize("file", [None, "14000"])
-def test_the_first_layer_that_has_a_value_counts(
+def test_the_first_layer_with_a_value_wins(
     topic: str | None, own: str | None, everyones: str | None, file: str | None
 ) -> None:
     """Kafka's order: a topic's own, this broker's, all brokers', the file, the default."""
@@ -60,7 +60,7 @@ def test_a_candidate_changes_nothing() -> None:
     assert settings.integer(LAG) == 10_000
 
 
-def test_what_another_version_stored_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_values_stored_by_another_version_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings({"node.id": "3"})
     settings.change(own={"zebra": "1", LAG: "soon", "node.id": "7"}, everyones={WAIT: "70"})
     assert settings.integer(LAG) == 30_000
@@ -71,7 +71,7 @@ def test_what_another_version_stored_does_not_count(caplog: pytest.LogCaptureFix
     assert topic.integer("log.retention.ms") == 5
 
 
-def test_what_may_change_at_run_time() -> None:
+def test_settings_that_can_change_at_run_time() -> None:
     """The documents ask for these; a name that the table lacks is another change's to add."""
     for name in (
         *("replica.in.sync.policy", LAG, "replica.lag.max.messages", WAIT),
@@ -88,7 +88,7 @@ def test_what_may_change_at_run_time() -> None:
         assert setting.is_dynamic or setting.scope.value == "broker", "topics change at any time"
 
 
-def test_kinds_and_texts() -> None:
+def test_setting_types_and_their_text() -> None:
     assert SETTINGS["auto.create.topics.enable"].kind is ConfigType.BOOLEAN
     assert SETTINGS["min.insync.replicas"].kind is ConfigType.INT
     assert SETTINGS["log.retention.ms"].kind is ConfigType.LONG
@@ -96,7 +96,7 @@ def test_kinds_and_texts() -> None:
     assert [text_of(value) for value in (True, False, 7, "A")] == ["true", "false", "7", "A"]
 
 
-def test_the_rule_that_settings_ask_for() -> None:
+def test_settings_make_the_in_sync_rule() -> None:
     settings = Settings({LAG: "9000"})
     assert rule_of(settings).policy == CaughtUp(lag_time_max_ms=9_000)
     assert rule_of(settings.for_topic({LAG: "800"})).policy == CaughtUp(lag_time_max_ms=800)
@@ -106,7 +106,7 @@ def test_the_rule_that_settings_ask_for() -> None:
     assert not concerns_rule({"retention.ms": "1", "zebra": "1"})
 
 
-def test_a_contradiction_that_was_stored_leaves_what_has_a_meaning(
+def test_stored_settings_that_contradict_fall_back_to_valid_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Checked where it was set, but this broker's file says something else."""

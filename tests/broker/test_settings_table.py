@@ -7,7 +7,7 @@ from insync.rules.refusals import BadSetting
 from insync.wire.frames import BATCH_BYTES_MAX, REPLICATION_FRAME_BYTES_MAX
 
 
-def test_every_default_is_a_value_its_own_setting_takes() -> None:
+def test_every_default_is_valid_for_its_setting() -> None:
     for setting in SETTINGS.values():
         assert setting.default is not None
         text = str(setting.default).lower() if setting.default in (True, False) else None
@@ -50,12 +50,12 @@ def test_a_topic_overrides_by_its_own_name() -> None:
         ({"zebra": "1"}, "there is no setting 'zebra'"),
     ],
 )
-def test_what_has_no_meaning_is_refused(given: dict[str, str], complaint: str) -> None:
+def test_invalid_settings_are_refused(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(BadSetting, match=complaint):
         Settings(given)
 
 
-def test_a_topic_may_not_set_what_is_the_brokers() -> None:
+def test_a_topic_cannot_set_a_broker_setting() -> None:
     with pytest.raises(BadSetting, match=r"there is no setting 'node\.id'"):
         Settings({}).for_topic({"node.id": "7"})
 

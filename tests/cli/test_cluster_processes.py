@@ -56,7 +56,7 @@ def test_a_process_with_the_same_id_is_not_signalled(
     assert foreign.poll() is None
 
 
-def test_the_described_process_is_known_and_ended(foreign: subprocess.Popen[bytes]) -> None:
+def test_the_described_process_is_recognised_and_stopped(foreign: subprocess.Popen[bytes]) -> None:
     process = {"pid": foreign.pid, "started": files.start_of(foreign.pid)}
     assert files.is_running(process)
     files.terminate(process)
@@ -67,7 +67,7 @@ def test_the_described_process_is_known_and_ended(foreign: subprocess.Popen[byte
     files.terminate(process)
 
 
-def test_a_process_that_is_gone_or_never_was_does_not_run() -> None:
+def test_a_process_that_ended_or_never_started_is_not_running() -> None:
     assert not files.is_running({"pid": None, "started": None})
     assert files.start_of(2**22 + 1) is None
     assert files.start_of(os.getpid()) == files.start_of(os.getpid()) is not None

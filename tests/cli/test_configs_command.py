@@ -52,7 +52,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ([*TOPIC, "--add-config", "a=b", "--delete-config", "a"], "both set and deleted"),
     ],
 )
-def test_flags_that_mean_nothing_are_wrong_usage(
+def test_invalid_flag_combinations_are_usage_errors(
     capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
 ) -> None:
     code, out, err = run(capsys, *flags)
@@ -61,9 +61,7 @@ def test_flags_that_mean_nothing_are_wrong_usage(
     assert err.count("\n") == 1
 
 
-def test_a_file_that_is_not_there_or_is_none(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_missing_or_malformed_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     code, _, err = run(capsys, *TOPIC, "--add-config-file", str(missing))
     assert (code, err) == (1, f"insync: cannot read {missing}: No such file or directory\n")
@@ -73,7 +71,7 @@ def test_a_file_that_is_not_there_or_is_none(
     assert (code, err) == (1, f"insync: {binary} is not UTF-8 text\n")
 
 
-def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_brokers(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *TOPIC, "--add-config", "retention.ms=1")
     assert (code, out) == (1, "")
     assert err == f"insync: cannot reach {NO_BROKER}: Connection refused\n"
@@ -85,7 +83,7 @@ def test_brackets_keep_commas_together() -> None:
     assert configs._parse_names(" a, b,,a ") == ["a", "b"]
 
 
-def test_a_line_is_that_of_kafka_configs() -> None:
+def test_lines_are_those_of_kafka_configs() -> None:
     """As kafka-configs 4.3.1 printed it."""
     config = ConfigValue(
         name="retention.ms",

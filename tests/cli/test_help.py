@@ -36,7 +36,9 @@ def help_of(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_it_has_an_example(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+def test_the_help_of_each_command_has_an_example(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
     text = help_of(capsys, words)
     examples = text.partition("\n  Examples:\n")[2].splitlines()
     assert examples
@@ -44,7 +46,7 @@ def test_it_has_an_example(capsys: pytest.CaptureFixture[str], words: tuple[str,
     assert examples[0].split()[: len(words) + 1] == ["insync", *words]
 
 
-def test_no_example_is_of_a_command_that_is_gone() -> None:
+def test_every_example_is_of_an_existing_command() -> None:
     assert set(EXAMPLES) == {" ".join(("insync", *words)) for words in COMMANDS}
 
 
@@ -91,7 +93,7 @@ def test_no_summary_is_cut(capsys: pytest.CaptureFixture[str], words: tuple[str,
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_every_option_says_what_it_does(words: tuple[str, ...]) -> None:
+def test_every_option_has_a_help_text(words: tuple[str, ...]) -> None:
     for parameter in LEAVES[words].params:
         assert parameter.help, parameter.name
         if words[0] != "pipeline":

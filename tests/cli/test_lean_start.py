@@ -43,7 +43,7 @@ UNWANTED_IN_BROKERS = [
         (CLUSTER, ["hypothesis", "insync.node", "insync.scenarios", "asyncio", "rich"]),
     ],
 )
-def test_what_is_not_needed_is_not_imported(program: str, unwanted: list[str]) -> None:
+def test_unneeded_modules_are_not_imported(program: str, unwanted: list[str]) -> None:
     code = program + CHECK.format(unwanted=unwanted)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

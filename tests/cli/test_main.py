@@ -33,7 +33,9 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "demo" in out
 
 
-def test_no_command_shows_the_help_and_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_the_help_is_shown_and_it_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, out, err = run(capsys)
     assert (code, err) == (2, "")
     assert "Commands" in out
@@ -50,7 +52,7 @@ def test_no_command_shows_the_help_and_is_wrong_usage(capsys: pytest.CaptureFixt
         (["explain", "/"], 1, "Is a directory"),
     ],
 )
-def test_what_is_wrong_is_one_line_on_stderr(
+def test_an_error_is_one_line_on_stderr(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str
 ) -> None:
     exit_code, out, err = run(capsys, *arguments)
@@ -84,12 +86,12 @@ def test_explain_in_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> N
     assert leaving[0]["cells"]["pending-reads"]["isr"] == [1001, 1002, 1003]
 
 
-def test_the_beginning_of_a_name_plays_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_prefix_plays_all_matching_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "explain", "kip-16", "--json")
     assert len(json.loads(out)) == 4
 
 
-def test_a_scenario_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_scenario_file_of_the_user(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text(
         "title T\ndocument D\ncolumns caught-up\nreplicas 1 2\n0 append 1\n0 expect all end=2\n"
@@ -103,7 +105,7 @@ def test_a_scenario_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ("content", "complaint"),
     [(b"\xff\xfe", "not UTF-8"), (b"#" * (2 << 20), "larger than"), (b"", "no line 'title'")],
 )
-def test_a_file_that_is_no_scenario(
+def test_a_file_that_is_not_a_scenario(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, complaint: str
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(content)
@@ -151,7 +153,7 @@ def test_the_installed_command() -> None:
 
 
 @pytest.mark.process
-def test_without_its_assertions_it_refuses_to_run() -> None:
+def test_it_refuses_to_run_with_assertions_disabled() -> None:
     done = subprocess.run(
         [sys.executable, "-O", INSYNC, "demo"], capture_output=True, text=True, check=False
     )
@@ -162,7 +164,7 @@ def test_without_its_assertions_it_refuses_to_run() -> None:
 
 
 @pytest.mark.process
-def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+def test_a_closed_pipe_prints_no_traceback() -> None:
     done = subprocess.run(
         ["sh", "-c", f"'{INSYNC}' explain kip | head -n 1"],
         capture_output=True,

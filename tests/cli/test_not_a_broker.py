@@ -63,7 +63,9 @@ def test_a_web_server_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         )
 
 
-def test_also_where_nothing_listens_at_another_address(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_web_server_is_named_when_another_address_is_unreachable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         free = closed.getsockname()[1]
     with serving(wait_for_a_line) as port:
@@ -71,7 +73,7 @@ def test_also_where_nothing_listens_at_another_address(capsys: pytest.CaptureFix
     assert f"what answers at 127.0.0.1:{port} speaks HTTP" in complaint
 
 
-def test_what_talks_first_does_not_speak_kafka(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_sends_first_does_not_speak_kafka(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(greet) as port:
         complaint = complaint_of(capsys, f"127.0.0.1:{port}")
     assert f"127.0.0.1:{port}: does not speak Kafka's protocol" in complaint

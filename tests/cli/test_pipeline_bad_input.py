@@ -165,7 +165,7 @@ FETCHES, APPENDS, ISR, STALLS = (
         ),
     ],
 )
-def test_refused_in_a_line(
+def test_bad_input_is_refused_in_one_line(
     command: tuple[str, ...],
     harm: Harm,
     says: str,
@@ -227,7 +227,7 @@ def back_in_time(rows: pa.Table) -> pa.Table:
         ),
     ],
 )
-def test_done_and_told_of(
+def test_bad_input_that_can_be_skipped_gets_a_note(
     command: tuple[str, ...],
     harm: Harm,
     note: str,

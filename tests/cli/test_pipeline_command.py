@@ -94,7 +94,7 @@ def rows(folder: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_broker_and_its_export_tell_the_same(
+def test_a_broker_and_its_export_give_the_same_results(
     insync: Run, cluster: Cluster, tmp_path: Path
 ) -> None:
     source = ("--source", cluster.bootstrap, "--out")
@@ -162,7 +162,7 @@ def test_flags_go_before_the_record(insync: Run, cluster: Cluster, tmp_path: Pat
     assert not any(row["under_min_isr_ms"] for row in found.values())  # two are left
 
 
-def test_what_is_asked_when_nobody_says(spark: SparkSession) -> None:
+def test_the_default_grid_comes_from_the_recorded_configs(spark: SparkSession) -> None:
     def asked(*rows: Row) -> dict[str, Any]:
         return as_recorded(as_frames(spark, {"configs": rows})["configs"])
 

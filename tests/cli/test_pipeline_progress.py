@@ -39,7 +39,7 @@ def watched() -> Any:
     return progress.watched(cast("Any", Session()))
 
 
-def test_a_terminal_sees_what_is_done_and_then_nothing(
+def test_a_terminal_shows_progress_and_then_clears_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "CHECK_EVERY_S", 0.001)
@@ -56,7 +56,7 @@ def test_a_terminal_sees_what_is_done_and_then_nothing(
     assert lines[-1] == ""
 
 
-def test_the_line_goes_also_when_the_work_fails(
+def test_the_progress_line_is_cleared_when_the_work_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -65,7 +65,7 @@ def test_the_line_goes_also_when_the_work_fails(
     assert capsys.readouterr().err == "\r\x1b[K"
 
 
-def test_a_file_is_told_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_is_written_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     with watched() as say:
         say("making lag")
     assert capsys.readouterr().err == ""

@@ -55,7 +55,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["--plan", "F", "--max-impact", "30%"], "--max-impact is a fraction of the network"),
     ],
 )
-def test_flags_that_mean_nothing_are_wrong_usage(
+def test_invalid_flag_combinations_are_usage_errors(
     capsys: pytest.CaptureFixture[str], plan: str, flags: list[str], complaint: str
 ) -> None:
     given = [plan if each == "F" else each for each in flags]
@@ -82,7 +82,7 @@ def test_flags_that_mean_nothing_are_wrong_usage(
         (["--replica-alter-log-dirs-throttle", "5"], "not between directories of one"),
     ],
 )
-def test_quantities_that_are_none(
+def test_malformed_quantities(
     capsys: pytest.CaptureFixture[str], plan: str, flags: list[str], complaint: str
 ) -> None:
     code, out, err = run(capsys, "reassign", "--execute", "--reassignment-json-file", plan, *flags)
@@ -91,7 +91,7 @@ def test_quantities_that_are_none(
     assert err.count("\n") == 1
 
 
-def test_a_plan_that_is_none_names_its_file(
+def test_the_error_of_a_malformed_plan_names_its_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "bad.json"
@@ -114,7 +114,7 @@ def test_a_plan_that_is_none_names_its_file(
         ("-1", "'-1' is no broker id"),
     ],
 )
-def test_a_broker_list_that_is_none(
+def test_a_malformed_broker_list(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, brokers: str, complaint: str
 ) -> None:
     topics = tmp_path / "topics.json"
@@ -125,7 +125,9 @@ def test_a_broker_list_that_is_none(
     assert complaint in err
 
 
-def test_kafkas_way_to_ask_for_no_throttle(capsys: pytest.CaptureFixture[str], plan: str) -> None:
+def test_kafkas_value_for_no_throttle_is_accepted(
+    capsys: pytest.CaptureFixture[str], plan: str
+) -> None:
     flags = ["--throttle", "-1", "--replica-alter-log-dirs-throttle", "-1"]
     code, _, err = run(capsys, "reassign", "--execute", "--reassignment-json-file", plan, *flags)
     assert code == 1
@@ -143,7 +145,7 @@ def test_kafkas_way_to_ask_for_no_throttle(capsys: pytest.CaptureFixture[str], p
         (["--broker", "4", "--bootstrap", "--throttle", "5", "--timeout", "1s"], 1, "is no time"),
     ],
 )
-def test_flags_of_throttle(
+def test_flags_of_the_throttle_command(
     capsys: pytest.CaptureFixture[str], flags: list[str], code: int, complaint: str
 ) -> None:
     got, out, err = run(capsys, "throttle", *flags)
@@ -155,7 +157,7 @@ def test_flags_of_throttle(
     ("timeout_ms", "is_on_terminal", "given_up_after_ms"),
     [(None, True, None), (None, False, 30_000), (5_000, True, 5_000), (90_000, False, 90_000)],
 )
-def test_how_long_a_broker_that_is_down_is_waited_for(
+def test_the_limit_on_waiting_for_a_broker_that_is_down(
     timeout_ms: int | None, given_up_after_ms: int | None, *, is_on_terminal: bool
 ) -> None:
     assert gives_up_after_ms(timeout_ms, 30, is_on_terminal=is_on_terminal) == given_up_after_ms

@@ -83,7 +83,7 @@ def row(**values: object) -> FollowerRow:
         ),
     ],
 )
-def test_every_standing_has_its_words(values: dict[str, object], words: str) -> None:
+def test_every_replica_standing_has_a_text(values: dict[str, object], words: str) -> None:
     assert why(row(**values)) == words
 
 
@@ -104,7 +104,7 @@ def test_durations(length_ms: int, text: str) -> None:
     assert duration(length_ms) == text
 
 
-def test_what_is_not_exact_is_marked() -> None:
+def test_estimated_values_are_marked() -> None:
     assert lag(row()) == "?"
     assert lag(row(lag_ms=0, lag_is_estimated=True)) == "0 ms"
     assert lag(row(lag_ms=1_500, lag_is_estimated=True)) == "~1.5 s"
@@ -163,7 +163,7 @@ def fetch(offset: int, at_ms: int, leader_end: int, incarnation: Incarnation = L
     )
 
 
-def test_a_pending_read_holds_and_is_told() -> None:
+def test_a_pending_read_that_holds_a_replica_in_the_isr_is_reported() -> None:
     term = begun(CaughtUp(lag_time_max_ms=2_000, pending_reads=True))
     term = term.fetch(FOLLOWER, fetch(0, 1_100, 0))
     term = term.append(end=Offset(4), now_ms=1_200)
@@ -176,7 +176,7 @@ def test_a_pending_read_holds_and_is_told() -> None:
     assert free.leaves_in_ms == 1_100 + 2_000 + 1 - 2_000
 
 
-def test_a_former_incarnation_is_told() -> None:
+def test_a_former_incarnation_is_reported() -> None:
     term = begun(CaughtUp(lag_time_max_ms=2_000), members=(LEADER,))
     assert why(described(term, now_ms=1_050)) == "has not fetched under this leader"
     term = term.append(end=Offset(4), now_ms=1_080)

@@ -26,7 +26,7 @@ def drawn(rows: list[dict[str, Any]], width: int) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_as_wide_as_it_needs() -> None:
+def test_a_table_is_as_wide_as_its_cells() -> None:
     rows = [row(is_headline=True, share=0.456, reason=REASON), row(limit_ms=20)]
     gap = "  "
     assert drawn(rows, 160) == [
@@ -49,7 +49,7 @@ def test_no_cell_is_cut_and_no_line_too_long(width: int) -> None:
     assert all("1970-01-02T00:00:00" in line for line in whole)
 
 
-def test_what_has_no_room_is_named() -> None:
+def test_columns_without_room_are_named() -> None:
     lines = drawn([row(is_headline=True, share=0.5, reason=REASON)], 60)
     assert lines[-1] == "1 rows: by policy; no room for reason"
     assert "0.50" in lines[3]

@@ -67,7 +67,7 @@ def test_strays_are_listed_and_deleted_while_the_broker_runs(
     assert sorted(path.name for path in Path(directory.path).glob("a-*")) == ["a-2"]
 
 
-def test_what_is_no_log_directory_is_refused(
+def test_a_folder_that_is_not_a_log_directory_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):

@@ -56,7 +56,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["--create", "--topic", "t", "--partitions", "x"], "'--partitions'"),
     ],
 )
-def test_flags_that_mean_nothing_are_wrong_usage(
+def test_invalid_flag_combinations_are_usage_errors(
     capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
 ) -> None:
     code, out, err = run(capsys, "--bootstrap-server", NO_BROKER, *flags)
@@ -66,7 +66,7 @@ def test_flags_that_mean_nothing_are_wrong_usage(
 
 
 @pytest.mark.parametrize("address", ["nonsense", "a:0", ""])
-def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str], address: str) -> None:
+def test_a_malformed_address(capsys: pytest.CaptureFixture[str], address: str) -> None:
     code, _, err = run(capsys, "--bootstrap-server", address, "--list")
     assert code == 2
     assert "HOST:PORT" in err
@@ -82,7 +82,7 @@ def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str], address: st
         ("nonsense\n", "not of the form key=value"),
     ],
 )
-def test_a_client_that_cannot_be_had(
+def test_unusable_client_properties_are_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, properties: str, complaint: str
 ) -> None:
     file = tmp_path / "client.properties"
@@ -95,14 +95,14 @@ def test_a_client_that_cannot_be_had(
     assert err.count("\n") == 1
 
 
-def test_brokers_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_brokers(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--bootstrap-server", NO_BROKER, "--list")
     assert (code, out) == (1, "")
     assert err == f"insync: cannot reach {NO_BROKER}: Connection refused\n"
 
 
 @pytest.mark.parametrize("properties", ["", "security.protocol=SSL"])
-def test_a_name_that_no_host_can_have(
+def test_an_impossible_host_name(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, properties: str
 ) -> None:
     file = tmp_path / "client.properties"

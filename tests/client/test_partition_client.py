@@ -11,7 +11,7 @@ from support.sim.simulated_cluster import client_of, new_cluster
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_bounds_hold_what_was_acknowledged_right_after_a_leader_died(seed: int) -> None:
+def test_offset_bounds_include_acknowledged_records_right_after_a_leader_died(seed: int) -> None:
     with virtual_time() as loop:
         cluster = new_cluster(loop, seed)
 

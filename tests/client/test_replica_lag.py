@@ -87,7 +87,7 @@ def test_caught_up_followers_have_no_lag(loop: VirtualLoop) -> None:
     scenario(loop, check)
 
 
-def test_a_follower_that_is_cut_off_leaves_when_the_report_said(loop: VirtualLoop) -> None:
+def test_an_unreachable_follower_leaves_the_isr_at_the_reported_time(loop: VirtualLoop) -> None:
     async def check(at: MeasuredCluster) -> None:
         await at.writer.append([b"0"])
         await asyncio.sleep(1)

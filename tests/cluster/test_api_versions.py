@@ -153,7 +153,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(kio: KioCli
 
 
 @pytest.mark.parametrize("api", NOT_OFFERED.values(), ids=NOT_OFFERED)
-def test_what_is_not_offered_ends_the_connection(kio: KioClient, api: int) -> None:
+def test_an_api_that_is_not_offered_closes_the_connection(kio: KioClient, api: int) -> None:
     """As Apache Kafka does with a key it does not serve; a client that looked would not ask."""
     kio.send_raw(api, 0, b"", header=load_request_schema(METADATA, 0).__header_schema__)
     assert kio.is_closed()
@@ -165,7 +165,7 @@ def test_what_is_not_offered_ends_the_connection(kio: KioClient, api: int) -> No
     + [(api, first - 1) for api, (first, _) in VERSIONS.items() if first]
     + [(PRODUCE, version) for version in (0, 1, 2)],
 )
-def test_a_version_that_is_not_served_ends_the_connection(
+def test_a_version_that_is_not_served_closes_the_connection(
     kio: KioClient, api: int, version: int
 ) -> None:
     header = load_request_schema(METADATA, 0).__header_schema__
@@ -228,7 +228,7 @@ def test_metadata_of_all_topics_and_of_none(kio: KioClient, version: int) -> Non
 
 
 @every_version(METADATA)
-def test_metadata_creates_a_topic_that_is_asked_for(kio: KioClient, version: int) -> None:
+def test_metadata_auto_creates_a_requested_topic(kio: KioClient, version: int) -> None:
     name = next(names)
     values = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
     (topic,) = kio.ask(METADATA, version, values).topics
@@ -262,7 +262,7 @@ def test_metadata_by_topic_id(kio: KioClient, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_metadata_by_topic_id_before_its_time(kio: KioClient, version: int) -> None:
+def test_metadata_by_topic_id_in_a_version_without_it(kio: KioClient, version: int) -> None:
     """Versions 10 and 11 have the field and do not honour it (KAFKA-13270)."""
     _, topic_id = make_topic(kio)
     (topic,) = kio.ask(METADATA, version, {"topics": [{"topic_id": topic_id, "name": None}]}).topics
@@ -294,7 +294,7 @@ def test_produce_without_acknowledgement_is_not_answered(kio: KioClient, version
 
 
 @every_version(PRODUCE, first=3)
-def test_produce_to_nowhere(kio: KioClient, version: int) -> None:
+def test_produce_to_an_unknown_topic(kio: KioClient, version: int) -> None:
     part = produce(kio, version, ("no-such-topic", uuid4()), batch(7))
     by_id = version >= 13
     assert part.error_code is (
@@ -304,7 +304,7 @@ def test_produce_to_nowhere(kio: KioClient, version: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-def test_produce_with_acks_that_mean_nothing(kio: KioClient, acks: int) -> None:
+def test_produce_with_invalid_acks(kio: KioClient, acks: int) -> None:
     topic = make_topic(kio)
     part = produce(kio, 9, topic, batch(7), acks=acks)
     assert part.error_code is ErrorCode.invalid_required_acks
@@ -330,7 +330,7 @@ def test_fetch(kio: KioClient, version: int) -> None:
 
 
 @every_version(FETCH)
-def test_fetch_at_the_end_and_outside(kio: KioClient, version: int) -> None:
+def test_fetch_at_the_log_end_and_out_of_range(kio: KioClient, version: int) -> None:
     topic = written_topic(kio)
     at_end = fetch(kio, version, topic, 3, wait_ms=20)
     assert (at_end.error_code, at_end.high_watermark) == (ErrorCode.none, 3)
@@ -342,7 +342,7 @@ def test_fetch_at_the_end_and_outside(kio: KioClient, version: int) -> None:
 
 
 @every_version(FETCH)
-def test_fetch_of_what_is_not_there(kio: KioClient, version: int) -> None:
+def test_fetch_of_an_unknown_topic_or_partition(kio: KioClient, version: int) -> None:
     unknown = ErrorCode.unknown_topic_id if version >= 13 else ErrorCode.unknown_topic_or_partition
     part = fetch(kio, version, ("no-such-topic", uuid4()), 0)
     assert part.error_code is unknown
@@ -358,7 +358,7 @@ def test_fetch_with_another_leader_epoch(kio: KioClient, version: int) -> None:
 
 
 @every_version(FETCH)
-def test_fetch_gives_one_batch_however_little_is_asked_for(kio: KioClient, version: int) -> None:
+def test_fetch_returns_one_batch_even_if_it_exceeds_the_limit(kio: KioClient, version: int) -> None:
     """KIP-74: a consumer whose limit is below one batch still makes progress."""
     topic = written_topic(kio)
     produce(kio, 9, topic, batch(9_000))
@@ -410,7 +410,7 @@ def test_list_offsets_of_an_empty_partition(kio: KioClient, version: int) -> Non
     ("version", "timestamp"),
     [(6, MAX_TIMESTAMP), (7, EARLIEST_LOCAL), (8, LATEST_TIERED), (11, -9)],
 )
-def test_list_offsets_by_a_sign_its_version_does_not_know(
+def test_list_offsets_with_a_special_timestamp_of_a_later_version(
     kio: KioClient, version: int, timestamp: int
 ) -> None:
     name, _ = written_topic(kio)
@@ -419,7 +419,7 @@ def test_list_offsets_by_a_sign_its_version_does_not_know(
 
 
 @every_version(LIST_OFFSETS)
-def test_list_offsets_of_what_is_not_there(kio: KioClient, version: int) -> None:
+def test_list_offsets_of_an_unknown_topic_or_partition(kio: KioClient, version: int) -> None:
     name, _ = make_topic(kio)
     for asked, partition in (("no-such-topic", 0), (name, 7)):
         code, *at = list_offset(kio, version, asked, LATEST, partition=partition)
@@ -518,7 +518,7 @@ def test_create_topics_refuses(kio: KioClient, version: int, *, validate_only: b
 
 
 @every_version(CREATE_TOPICS)
-def test_create_topics_as_placed(kio: KioClient, version: int) -> None:
+def test_create_topics_with_a_replica_assignment(kio: KioClient, version: int) -> None:
     name = next(names)
     placed = [{"partition_index": number, "broker_ids": (1,)} for number in (1, 0)]
     answer = create(
@@ -714,7 +714,7 @@ def test_alter_configs(kio: KioClient, api: int, version: int) -> None:
 
 
 @every_version(INCREMENTAL_ALTER_CONFIGS)
-def test_alter_configs_one_by_one(kio: KioClient, version: int) -> None:
+def test_incremental_alter_configs(kio: KioClient, version: int) -> None:
     def done(operation: int, value: str | None) -> ErrorCode:
         config = (LAG, value)
         arguments = kio, INCREMENTAL_ALTER_CONFIGS, version, BROKER_RESOURCE, "1", config

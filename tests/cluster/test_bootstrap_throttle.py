@@ -102,7 +102,7 @@ def tool(cluster: Cluster, broker: int, rate: str) -> Iterator[subprocess.Popen[
             started.kill()
 
 
-def test_killed_and_the_throttle_goes_all_the_same(
+def test_the_throttle_is_removed_although_the_tool_was_killed(
     cluster: Cluster, producer: Integers, state: Path
 ) -> None:
     broker = some_follower(cluster)
@@ -120,7 +120,9 @@ def test_killed_and_the_throttle_goes_all_the_same(
 
 
 @pytest.mark.long
-def test_caught_up_and_the_throttle_is_gone(cluster: Cluster, producer: Integers) -> None:
+def test_the_throttle_is_removed_when_the_broker_has_caught_up(
+    cluster: Cluster, producer: Integers
+) -> None:
     broker = some_follower(cluster)
     empty(cluster, broker)
     with tool(cluster, broker, SOON) as started:
@@ -135,7 +137,7 @@ def test_caught_up_and_the_throttle_is_gone(cluster: Cluster, producer: Integers
 
 
 @pytest.mark.long
-def test_the_controller_is_killed_and_the_throttle_ends_as_ever(
+def test_the_throttle_is_removed_although_the_controller_was_killed(
     cluster: Cluster, producer: Integers
 ) -> None:
     broker = some_follower(cluster)

@@ -37,7 +37,7 @@ LOGIN = (
         (f"security.protocol=SASL_PLAINTEXT\n{LOGIN}", 1, [NO_SASL]),
     ],
 )
-def test_what_a_client_is_told(
+def test_messages_about_client_properties(
     cluster: Cluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -21,7 +21,7 @@ from support.cluster.clients import (
 pytestmark = pytest.mark.process
 
 
-def test_what_is_produced_is_read_back_from_every_replica(insync_cluster: Cluster) -> None:
+def test_every_replica_serves_what_was_produced(insync_cluster: Cluster) -> None:
     create_topic(insync_cluster, "orders")
     producer = IntegerProducer(insync_cluster, "orders")
     producer.send(3_000)
@@ -31,14 +31,14 @@ def test_what_is_produced_is_read_back_from_every_replica(insync_cluster: Cluste
     await_in_sync(insync_cluster, "orders")
 
 
-def test_a_topic_is_made_when_it_is_first_asked_for(insync_cluster: Cluster) -> None:
+def test_a_topic_is_auto_created_on_first_use(insync_cluster: Cluster) -> None:
     producer = IntegerProducer(insync_cluster, "unheard-of", partitions=1)
     producer.send(10)
     producer.flush()
     check_nothing_lost(insync_cluster, producer)
 
 
-def test_the_leader_dies_and_the_next_acknowledgement_comes_within_a_second_or_so(
+def test_after_the_leader_dies_the_next_acknowledgement_comes_within_about_a_second(
     insync_cluster: Cluster,
 ) -> None:
     create_topic(insync_cluster, "orders", partitions=1, config={"min.insync.replicas": "2"})
@@ -56,7 +56,7 @@ def test_the_leader_dies_and_the_next_acknowledgement_comes_within_a_second_or_s
     check_nothing_lost(insync_cluster, producer)
 
 
-def test_a_broker_that_restarts_joins_again(insync_cluster: Cluster) -> None:
+def test_a_restarted_broker_rejoins_the_isr(insync_cluster: Cluster) -> None:
     create_topic(insync_cluster, "orders")
     producer = IntegerProducer(insync_cluster, "orders")
     producer.send(300)

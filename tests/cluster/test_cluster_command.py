@@ -169,7 +169,7 @@ def test_a_broker_that_dies_shows_in_the_status(tmp_path: Path) -> None:
         (["cluster", "start", "--data-dir", "/proc/insync"], 1, "cannot use /proc/insync"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_usage_is_one_line(
     tmp_path: Path, arguments: list[str], code: int, complaint: str
 ) -> None:
     done = subprocess.run(
@@ -279,7 +279,7 @@ def test_a_broken_properties_file_is_one_line(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_metadata_store_that_is_none_is_one_line(tmp_path: Path) -> None:
+def test_a_malformed_metadata_store_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata" / "metadata.sqlite").write_bytes(b"a text, and no database" * 100)
     done = run("broker", "--config", properties(tmp_path))

@@ -58,7 +58,7 @@ def configs(capsys: pytest.CaptureFixture[str], cluster: Cluster) -> Run:
     return run
 
 
-def test_the_command_shows_and_changes(cluster: Cluster, configs: Run, tmp_path: Path) -> None:
+def test_the_command_describes_and_alters(cluster: Cluster, configs: Run, tmp_path: Path) -> None:
     create_topic(cluster, "shown", partitions=1, config={"segment.bytes": "4096"})
     topic = "--entity-type", "topics", "--entity-name", "shown"
     assert configs("--alter", *topic, "--add-config", "retention.ms=77,min.insync.replicas=2") == (
@@ -135,7 +135,7 @@ def test_the_command_shows_and_changes(cluster: Cluster, configs: Run, tmp_path:
         (["--broker", "9", "--add-config", f"{LAG}=9000"], "there is no live broker 9"),
     ],
 )
-def test_what_has_no_meaning_is_one_line_and_changes_nothing(
+def test_an_invalid_setting_is_one_line_and_changes_nothing(
     cluster: Cluster, configs: Run, flags: list[str], complaint: str
 ) -> None:
     if "made" not in admin(cluster).list_topics(timeout=10).topics:
@@ -146,7 +146,7 @@ def test_what_has_no_meaning_is_one_line_and_changes_nothing(
     assert "missing" not in admin(cluster).list_topics(timeout=10).topics
 
 
-def test_what_is_ignored_is_said(configs: Run) -> None:
+def test_an_ignored_setting_gets_a_warning(configs: Run) -> None:
     name = "follower.fetch.process.time.max.ms"
     said = configs("--alter", "--broker", "1", "--add-config", f"{name}=700")
     warning, done = said.splitlines()
@@ -201,7 +201,7 @@ def test_librdkafkas_admin_client(cluster: Cluster) -> None:
         altered(*broker, entry(WAIT, None, AlterConfigOpType.DELETE))
 
 
-def test_a_lower_limit_lets_a_stopped_follower_go_and_topics_show_it(
+def test_a_lower_lag_limit_evicts_a_stopped_follower_and_topics_shows_it(
     cluster: Cluster, configs: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing restarts; with 30 s for a limit it would stay that long."""
@@ -240,7 +240,7 @@ def test_a_lower_limit_lets_a_stopped_follower_go_and_topics_show_it(
     await_in_sync(cluster, "lag")
 
 
-def test_the_largest_batch_counts_at_once(cluster: Cluster, configs: Run) -> None:
+def test_a_new_max_message_bytes_applies_at_once(cluster: Cluster, configs: Run) -> None:
     create_topic(cluster, "small", partitions=1)
 
     def outcome() -> str:

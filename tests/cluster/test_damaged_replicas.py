@@ -65,7 +65,7 @@ Damage = Callable[[Path], None]
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
-def test_one_damaged_broker_erases_nothing(*, cleanly: bool) -> None:
+def test_one_damaged_broker_loses_no_records(*, cleanly: bool) -> None:
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders")
         producer = IntegerProducer(cluster, "orders")
@@ -86,7 +86,9 @@ def test_one_damaged_broker_erases_nothing(*, cleanly: bool) -> None:
         check_all_is_well(cluster, producer)
 
 
-def test_if_all_are_damaged_an_operator_elects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_if_all_replicas_are_damaged_the_operator_elects_a_leader(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders", partitions=1)
         producer = IntegerProducer(cluster, "orders", partitions=1)

@@ -199,7 +199,7 @@ def test_a_bootstrapping_follower_joins_once_and_stays(load: Load) -> None:
 @pytest.mark.insync_cluster(
     settings=SETTINGS | {"replica.fetch.max.bytes": "30000", "replica.lag.time.max.ms": "3000"}
 )
-def test_always_several_fetches_behind_and_never_old(load: Load) -> None:
+def test_a_follower_always_several_fetches_behind_with_little_lag_stays_in_sync(load: Load) -> None:
     """What KIP-16 rejected for want of times: by true lag such a follower is in sync.
 
     First we see how many batches a second the followers can get. Then almost as many are written,

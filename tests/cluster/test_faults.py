@@ -72,7 +72,9 @@ def cluster(insync_cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("ending", ["heal", "restart"])
-def test_a_leader_whose_disk_is_full(cluster: Cluster, ending: str) -> None:
+def test_a_leader_whose_disk_is_full_refuses_appends_and_loses_nothing(
+    cluster: Cluster, ending: str
+) -> None:
     create_topic(cluster, "orders")
     all_in_sync(cluster, "orders")
     producer = IntegerProducer(cluster, "orders")
@@ -144,7 +146,7 @@ def test_a_topic_made_while_a_disk_is_full_is_whole_in_the_end(cluster: Cluster)
     check_all_is_well(cluster, producer)
 
 
-def test_a_cut_link_costs_the_follower_its_place_and_healing_gives_it_back(
+def test_a_follower_leaves_the_isr_when_its_link_is_cut_and_rejoins_when_it_heals(
     cluster: Cluster,
 ) -> None:
     create_topic(cluster, "orders", partitions=1)
@@ -186,7 +188,7 @@ def test_an_isolated_leader_acknowledges_nothing_and_loses_nothing(cluster: Clus
     check_nothing_lost(cluster, producer)
 
 
-def test_failing_reads_are_an_error_to_clients_and_no_end_to_the_broker(cluster: Cluster) -> None:
+def test_failing_reads_are_errors_to_clients_and_do_not_stop_the_broker(cluster: Cluster) -> None:
     create_topic(cluster, "orders")
     all_in_sync(cluster, "orders")
     producer = IntegerProducer(cluster, "orders")
@@ -223,7 +225,7 @@ def test_failing_reads_are_an_error_to_clients_and_no_end_to_the_broker(cluster:
         "broker.session.timeout.ms": "2000",
     }
 )
-def test_a_wall_clock_that_jumps_decides_nothing(cluster: Cluster, by_ms: int) -> None:
+def test_a_wall_clock_jump_changes_no_isr(cluster: Cluster, by_ms: int) -> None:
     create_topic(cluster, "orders")
     all_in_sync(cluster, "orders")
     producer = IntegerProducer(cluster, "orders")
@@ -286,7 +288,7 @@ def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
         assert not re.search("lost its session|ended the session", each.log.read_text())
 
 
-def test_a_restarted_broker_has_no_faults_and_neither_have_its_links(cluster: Cluster) -> None:
+def test_a_restart_clears_the_faults_of_a_broker_and_its_links(cluster: Cluster) -> None:
     create_topic(cluster, "orders", partitions=1)
     all_in_sync(cluster, "orders")
     leader = leader_of(cluster, "orders")
@@ -310,7 +312,7 @@ def test_a_paused_broker_does_not_respond_to_commands(
     cluster.resume(1)
 
 
-def test_faults_need_brokers_that_have_them() -> None:
+def test_faults_need_brokers_started_with_fault_injection() -> None:
     with (
         Cluster(brokers=1, with_faults=False) as cluster,
         pytest.raises(CommandRefused, match="broker 1: no broker with faults runs"),

@@ -82,12 +82,12 @@ def resident_kib(cluster: Cluster) -> int:
         *("negative api", "no header", "array", "string", "records"),
     ],
 )
-def test_what_is_no_request_ends_its_connection(talk: Talk, data: bytes) -> None:
+def test_a_malformed_request_closes_its_connection(talk: Talk, data: bytes) -> None:
     talk.send(data)
     assert talk.is_closed()
 
 
-def test_half_a_frame_and_gone(talk: Talk) -> None:
+def test_a_client_that_disconnects_after_half_a_frame(talk: Talk) -> None:
     talk.send(struct.pack(">i", 1_000) + b"half")
 
 
@@ -151,7 +151,7 @@ def test_a_bad_batch_is_refused_and_nothing_is_appended(
     assert talk.produce("hostile", GOOD) == (ErrorCode.none, end + 1)
 
 
-def test_offset_and_epoch_of_a_producers_batch_mean_nothing(talk: Talk) -> None:
+def test_offset_and_epoch_in_a_producers_batch_are_ignored(talk: Talk) -> None:
     talk.metadata("hostile")
     _, end = talk.produce("hostile", GOOD)
     forged = bytearray(GOOD)
@@ -162,7 +162,9 @@ def test_offset_and_epoch_of_a_producers_batch_mean_nothing(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("codec", range(5), ids=["plain", "gzip", "snappy", "lz4", "zstd"])
-def test_records_that_nobody_can_read_are_found_as_a_whole(talk: Talk, codec: int) -> None:
+def test_undecodable_records_are_found_by_the_timestamp_of_their_batch(
+    talk: Talk, codec: int
+) -> None:
     """Their batch has a true CRC and is taken; whoever asks for their time is answered."""
     topic = f"unreadable-{codec}"
     talk.metadata(topic)
@@ -176,7 +178,7 @@ def test_records_that_nobody_can_read_are_found_as_a_whole(talk: Talk, codec: in
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32_767])
-def test_acks_that_mean_nothing_are_refused(talk: Talk, acks: int) -> None:
+def test_invalid_acks_are_refused(talk: Talk, acks: int) -> None:
     talk.metadata("hostile")
     assert talk.produce("hostile", GOOD, acks=acks)[0] is ErrorCode.invalid_required_acks
 
@@ -184,7 +186,7 @@ def test_acks_that_mean_nothing_are_refused(talk: Talk, acks: int) -> None:
 @pytest.mark.parametrize(
     ("topic", "partition"), [("unheard-of", 0), ("hostile", 99), ("hostile", -1), ("..", 0)]
 )
-def test_a_partition_that_is_not_there(talk: Talk, topic: str, partition: int) -> None:
+def test_an_unknown_partition(talk: Talk, topic: str, partition: int) -> None:
     talk.metadata("hostile")
     expected = ErrorCode.unknown_topic_or_partition
     assert talk.produce(topic, GOOD, partition=partition)[0] is expected
@@ -193,7 +195,7 @@ def test_a_partition_that_is_not_there(talk: Talk, topic: str, partition: int) -
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
-def test_an_offset_that_is_not_there(talk: Talk, offset: int) -> None:
+def test_an_offset_out_of_range(talk: Talk, offset: int) -> None:
     talk.metadata("hostile")
     assert talk.fetch("hostile", offset)[0] is ErrorCode.offset_out_of_range
 
@@ -209,7 +211,7 @@ def test_a_bad_topic_name_is_refused(talk: Talk, cluster: Cluster, name: str) ->
     assert sorted(cluster.brokers[1].log_dir.rglob("*")) == before
 
 
-def test_a_forged_replica_id_is_not_believed(talk: Talk) -> None:
+def test_a_forged_replica_id_is_refused(talk: Talk) -> None:
     """CVE-2018-1288."""
     talk.metadata("hostile")
     for replica in (1, 2, 2**31 - 1):
@@ -221,7 +223,9 @@ def test_a_forged_replica_id_is_not_believed(talk: Talk) -> None:
 # Bounded memory.
 
 
-def test_a_client_that_asks_and_never_reads_is_pushed_back(talk: Talk, cluster: Cluster) -> None:
+def test_a_client_that_sends_requests_and_never_reads_gets_backpressure(
+    talk: Talk, cluster: Cluster
+) -> None:
     """Its requests pile up in its own socket, not in the broker's memory."""
     before = resident_kib(cluster)
     head = write_request_header(
@@ -234,7 +238,7 @@ def test_a_client_that_asks_and_never_reads_is_pushed_back(talk: Talk, cluster: 
     assert resident_kib(cluster) - before < GROWTH_KIB_MAX
 
 
-def test_clients_that_fetch_much_and_never_read_are_pushed_back(cluster: Cluster) -> None:
+def test_clients_that_fetch_much_and_never_read_get_backpressure(cluster: Cluster) -> None:
     """Each asks a thousand times for megabytes, which would be gigabytes."""
     with ExitStack() as opened:
         port = cluster.brokers[1].port
@@ -252,7 +256,7 @@ def test_clients_that_fetch_much_and_never_read_are_pushed_back(cluster: Cluster
     check_it_serves(cluster)
 
 
-def test_large_frames_that_never_end_cost_what_was_sent(cluster: Cluster) -> None:
+def test_unfinished_large_frames_use_only_the_memory_of_the_bytes_sent(cluster: Cluster) -> None:
     """A length is only a claim: a hundred connections claim 10 GB and send a byte each."""
     before = resident_kib(cluster)
     with ExitStack() as opened:
@@ -263,7 +267,7 @@ def test_large_frames_that_never_end_cost_what_was_sent(cluster: Cluster) -> Non
         assert resident_kib(cluster) - before < GROWTH_KIB_MAX
 
 
-def test_thousands_of_silent_connections_cost_little_and_go(cluster: Cluster) -> None:
+def test_thousands_of_idle_connections_use_little_memory_and_are_closed(cluster: Cluster) -> None:
     """They are closed when idle; until then others are served."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 10_000), hard))
@@ -306,7 +310,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_closed_too(cluster: Cluster)
     check_it_serves(cluster)
 
 
-def test_a_client_that_waits_for_an_answer_is_not_idle(cluster: Cluster) -> None:
+def test_a_client_that_waits_for_a_response_is_not_idle(cluster: Cluster) -> None:
     with Talk(cluster.brokers[1].port, patience_s=20) as talk:
         talk.metadata("quiet")
         talk.post_fetch("quiet", 0, max_wait_ms=8_000)
@@ -333,7 +337,7 @@ def test_beyond_the_most_connections_new_ones_are_closed() -> None:
         eventually(is_served, within_s=10, what="there is room again")
 
 
-def test_whoever_asks_nothing_makes_room() -> None:
+def test_at_the_connection_limit_an_idle_connection_is_closed_for_a_new_one() -> None:
     with Cluster(brokers=1, settings={"max.connections": "20"}) as cluster, ExitStack() as opened:
         port = cluster.brokers[1].port
         mute = [opened.enter_context(Talk(port)) for _ in range(20)]

@@ -84,7 +84,7 @@ def send(cluster: Cluster, sequences: range) -> None:
         assert produce(cluster, batch) == (ErrorCode.none, sequence)
 
 
-def test_the_next_leader_knows_what_the_last_one_took(cluster: Cluster) -> None:
+def test_the_next_leader_knows_the_producer_state_of_the_last_one(cluster: Cluster) -> None:
     send(cluster, range(8))
     check_sequences(cluster, sent=8)
     cluster.kill(leader_of(cluster))
@@ -93,7 +93,7 @@ def test_the_next_leader_knows_what_the_last_one_took(cluster: Cluster) -> None:
     check_sequences(cluster, sent=10)
 
 
-def test_all_brokers_know_it_after_they_were_killed(cluster: Cluster) -> None:
+def test_producer_state_survives_a_kill_of_all_brokers(cluster: Cluster) -> None:
     send(cluster, range(8))
     for broker in cluster.brokers:
         cluster.kill(broker)
@@ -102,7 +102,7 @@ def test_all_brokers_know_it_after_they_were_killed(cluster: Cluster) -> None:
     send(cluster, range(8, 10))
 
 
-def test_all_brokers_know_it_after_a_clean_stop(cluster: Cluster) -> None:
+def test_producer_state_survives_a_clean_stop_of_all_brokers(cluster: Cluster) -> None:
     send(cluster, range(8))
     cluster.stop()
     cluster.start()
@@ -110,7 +110,7 @@ def test_all_brokers_know_it_after_a_clean_stop(cluster: Cluster) -> None:
     send(cluster, range(8, 10))
 
 
-def test_what_was_cut_off_is_forgotten(cluster: Cluster) -> None:
+def test_producer_state_of_truncated_records_is_forgotten(cluster: Cluster) -> None:
     """A leader appends alone, loses that to truncation, leads again: then it must be new to it."""
     send(cluster, range(3))
     stale = leader_of(cluster)

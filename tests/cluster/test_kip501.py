@@ -84,7 +84,9 @@ def while_writing(producer: IntegerProducer, until: Callable[[], bool], *, what:
 
 
 @pytest.mark.insync_cluster(settings=SETTINGS)
-def test_off_the_followers_are_put_out_and_acks_all_fails(insync_cluster: Cluster) -> None:
+def test_with_kip_501_off_the_followers_are_evicted_and_acks_all_fails(
+    insync_cluster: Cluster,
+) -> None:
     cluster = insync_cluster
     leader, producer = slow_leader(cluster)
     took_s = while_writing(producer, lambda: isr_of(cluster) == [leader], what="alone in sync")
@@ -103,7 +105,7 @@ def test_off_the_followers_are_put_out_and_acks_all_fails(insync_cluster: Cluste
 
 
 @pytest.mark.insync_cluster(settings=SOLUTION_1)
-def test_on_no_live_follower_leaves_and_a_dead_one_does(insync_cluster: Cluster) -> None:
+def test_with_kip_501_on_only_a_dead_follower_leaves_the_isr(insync_cluster: Cluster) -> None:
     cluster = insync_cluster
     leader, producer = slow_leader(cluster)
     end_s = time.monotonic() + 2.5 * LAG_MS / 1_000
@@ -124,7 +126,7 @@ def test_on_no_live_follower_leaves_and_a_dead_one_does(insync_cluster: Cluster)
 
 @pytest.mark.insync_cluster(settings=SOLUTION_1)
 @pytest.mark.parametrize("gives_up_after_ms", [LAG_MS // 3, 2 * LAG_MS])
-def test_on_a_follower_whose_connection_alone_is_gone_leaves_on_its_deadline(
+def test_with_kip_501_on_a_follower_that_only_lost_its_connection_leaves_on_its_deadline(
     insync_cluster: Cluster, gives_up_after_ms: int
 ) -> None:
     """It lives and keeps its session. It hears no answer, closes, and does not find back.
@@ -170,7 +172,7 @@ def change_setting(cluster: Cluster, broker: int, name: str, value: str) -> None
 
 
 @pytest.mark.insync_cluster(settings=SOLUTION_2)
-def test_a_leader_that_reads_too_long_hands_over(insync_cluster: Cluster) -> None:
+def test_a_leader_whose_read_takes_too_long_resigns(insync_cluster: Cluster) -> None:
     cluster = insync_cluster
     old, producer = slow_leader(cluster, read_ms=400)
     took_s = while_writing(
@@ -190,7 +192,7 @@ def test_a_leader_that_reads_too_long_hands_over(insync_cluster: Cluster) -> Non
 
 
 @pytest.mark.insync_cluster(settings=SOLUTION_2 | {"broker.session.timeout.ms": "2500"})
-def test_who_handed_over_reads_where_to_cut_its_log_and_does_all_else_meanwhile(
+def test_a_leader_that_resigned_looks_up_its_truncation_offset_off_the_loop(
     insync_cluster: Cluster,
 ) -> None:
     """Each read takes longer than its session would last without heartbeats."""
@@ -261,7 +263,7 @@ def test_when_every_disk_is_slow_leadership_does_not_thrash(insync_cluster: Clus
         ),
     ],
 )
-def test_what_has_no_meaning_is_one_line(
+def test_invalid_settings_are_one_line(
     settings: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
     (broker,) = Cluster(brokers=1, settings=settings, folder=tmp_path).brokers.values()

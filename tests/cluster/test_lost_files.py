@@ -117,7 +117,7 @@ def second_process(cluster: Cluster, folder: Path, *flags: str) -> subprocess.Co
 
 
 @pytest.mark.insync_cluster(with_faults=False)
-def test_a_second_process_is_refused_while_the_first_one_lives(
+def test_a_second_process_is_refused_while_the_first_one_runs(
     insync_cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster = insync_cluster
@@ -136,7 +136,7 @@ def test_a_second_process_is_refused_while_the_first_one_lives(
 
 
 @pytest.mark.insync_cluster(with_faults=False)
-def test_a_folder_that_is_gone_needs_the_flag(insync_cluster: Cluster) -> None:
+def test_a_lost_data_directory_needs_the_new_directory_flag(insync_cluster: Cluster) -> None:
     cluster = insync_cluster
     producer = fill(cluster)
     kill_all(cluster)  # at once: the sessions are still in the store

@@ -71,7 +71,7 @@ def scraped() -> Iterator[Scraped]:
         yield found
 
 
-def test_a_follower_that_stops_is_told_and_counted(scraped: Scraped) -> None:
+def test_a_follower_that_stops_is_exposed_and_its_shrink_is_counted(scraped: Scraped) -> None:
     cluster = scraped.cluster
     await_in_sync(cluster, "orders")
     manager, topics = "kafka_server_replicamanager_", "kafka_server_brokertopicmetrics_"
@@ -135,7 +135,7 @@ def slow_topic(scraped: Scraped, name: str, **config: str) -> tuple[int, Integer
     return leader, producer
 
 
-def test_a_read_that_takes_long_is_told_while_it_does(scraped: Scraped) -> None:
+def test_a_slow_read_is_exposed_while_it_runs(scraped: Scraped) -> None:
     cluster = scraped.cluster
     leader, producer = slow_topic(scraped, "slow", replica_lag_time_max_ms="60000")
     followers = [str(broker) for broker in cluster.brokers if broker != leader]
@@ -195,7 +195,7 @@ def resignations(scraped: Scraped, broker: int) -> float:
     return scraped.value(broker, "insync_resignations_total")
 
 
-def test_garbage_and_dawdlers_disturb_nobody(scraped: Scraped) -> None:
+def test_malformed_and_slow_scrapes_do_not_disturb_others(scraped: Scraped) -> None:
     port = scraped.ports[1]
     held = [socket.create_connection((HOST, port), timeout=10) for _ in range(100)]
     try:
@@ -216,7 +216,7 @@ def test_garbage_and_dawdlers_disturb_nobody(scraped: Scraped) -> None:
             each.close()
 
 
-def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_metrics_port_in_use_is_one_line(tmp_path: Path) -> None:
     """By the command that people run, and to whoever starts brokers for a test."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
@@ -258,7 +258,7 @@ def told_by(scraped: Scraped) -> set[str]:
     return names
 
 
-def test_every_metric_of_the_dashboard_and_the_alerts_is_told(scraped: Scraped) -> None:
+def test_every_metric_of_the_dashboard_and_the_alerts_is_exposed(scraped: Scraped) -> None:
     told = told_by(scraped)
     panels = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
     asked = {panel["title"]: [each["expr"] for each in panel["targets"]] for panel in panels}

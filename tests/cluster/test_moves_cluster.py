@@ -62,7 +62,7 @@ VICTIMS: dict[str, Callable[[Cluster], int | None]] = {
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_move_under_load_survives_the_death_of(cluster: Cluster, victim: str) -> None:
+def test_a_move_under_load_survives_the_death_of_a_broker(cluster: Cluster, victim: str) -> None:
     producer = IntegerProducer(cluster, TOPIC, partitions=PARTITIONS)
     producer.send(3_000)
     producer.flush()

@@ -149,7 +149,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_move_in_flight_ends_well_though(cluster: Cluster, tmp_path: Path, case: Case) -> None:
+def test_a_move_in_flight_ends_correctly_although(
+    cluster: Cluster, tmp_path: Path, case: Case
+) -> None:
     with under_way(cluster, tmp_path / "plan.json", case) as (move, producer):
         eventually(
             lambda: move.copied_bytes >= case.befalls_at_bytes, within_s=30, what="bytes flow"
@@ -176,7 +178,7 @@ def test_a_move_in_flight_ends_well_though(cluster: Cluster, tmp_path: Path, cas
 
 
 @pytest.mark.long
-def test_a_destination_that_never_returns_is_told_and_can_be_cancelled(
+def test_a_move_to_a_destination_that_never_returns_is_reported_stuck_and_can_be_cancelled(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     case = Case(befalls=it_is_cancelled)

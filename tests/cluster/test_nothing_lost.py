@@ -153,7 +153,7 @@ EVERYTHING: Acts = [
 ]
 
 
-def test_leader_and_followers_are_killed_in_turn() -> None:
+def test_killing_leader_and_followers_in_turn_loses_nothing() -> None:
     run(KILLS, seconds=25, seed=20_161)
 
 
@@ -162,7 +162,7 @@ def test_leader_and_followers_are_killed_in_turn() -> None:
     "seed",
     [pytest.param(0, marks=pytest.mark.slice(1)), pytest.param(1, marks=pytest.mark.slice(2))],
 )
-def test_leader_and_followers_are_killed_in_turn_for_minutes(seed: int) -> None:
+def test_killing_leader_and_followers_in_turn_for_minutes_loses_nothing(seed: int) -> None:
     run(KILLS, seconds=150, seed=seed)
 
 
@@ -171,11 +171,11 @@ def test_leader_and_followers_are_killed_in_turn_for_minutes(seed: int) -> None:
     "seed",
     [pytest.param(0, marks=pytest.mark.slice(3)), pytest.param(1, marks=pytest.mark.slice(4))],
 )
-def test_everything_befalls_a_cluster_for_minutes(seed: int) -> None:
+def test_every_fault_in_turn_for_minutes_loses_nothing(seed: int) -> None:
     run(EVERYTHING, seconds=150, seed=seed)
 
 
-def test_everything_else_befalls_a_cluster_once() -> None:
+def test_every_other_fault_once_loses_nothing() -> None:
     run(EVERYTHING[len(KILLS) :], seconds=0, seed=1)
 
 

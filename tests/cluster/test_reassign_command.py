@@ -51,7 +51,7 @@ def start_a_move(cluster: Cluster, plan: Path) -> tuple[list[str], int]:
     return command, other
 
 
-def test_killed_and_the_throttle_goes_all_the_same(
+def test_the_cluster_removes_the_throttle_of_a_tool_that_was_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Cluster(brokers=4, settings=SETTINGS) as cluster:
@@ -85,7 +85,7 @@ def test_killed_and_the_throttle_goes_all_the_same(
 RACKS = {1: "left", 2: "left", 3: "right", 4: "right"}
 
 
-def test_a_generated_plan_puts_replicas_in_different_racks_and_is_taken(
+def test_a_generated_plan_puts_replicas_in_different_racks_and_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = Cluster(brokers=4, settings={**SETTINGS, "telemetry.enable": "false"})

@@ -141,7 +141,7 @@ def refuses(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Refuses:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_plan_that_cannot_be(refuses: Refuses, tmp_path: Path, name: str) -> None:
+def test_an_invalid_plan_is_refused(refuses: Refuses, tmp_path: Path, name: str) -> None:
     text, complaint = PLANS[name]
     path = tmp_path / "plan.json"
     path.write_text(text)
@@ -157,14 +157,14 @@ QUOTAS = {
 
 
 @pytest.mark.parametrize("rate", QUOTAS)
-def test_a_quota_that_cannot_be(refuses: Refuses, tmp_path: Path, rate: str) -> None:
+def test_an_impossible_throttle_is_refused(refuses: Refuses, tmp_path: Path, rate: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(GOOD)
     flags = ["--execute", "--reassignment-json-file", str(path), "--throttle", rate]
     refuses(QUOTAS[rate], *flags)
 
 
-def test_what_a_plan_warns_of_and_which_throttles_it_proposes(
+def test_warnings_and_proposed_throttles_of_a_plan(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The document's questions 1, 3, 4 and 5, as the command tells people and scripts of them."""
@@ -219,7 +219,7 @@ def test_what_a_plan_warns_of_and_which_throttles_it_proposes(
     assert not any("at 37500000 B/s" in each for each in data["warnings"])
 
 
-def test_a_second_tool_and_a_topic_that_is_deleted_meanwhile(
+def test_a_second_tool_is_refused_and_a_topic_may_be_deleted_meanwhile(
     cluster: Cluster, refuses: Refuses, tmp_path: Path
 ) -> None:
     plan = write_plan(tmp_path / "plan.json", DELETED, [[3, 2]] * 2)

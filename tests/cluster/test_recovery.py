@@ -87,7 +87,7 @@ def send(producer: IntegerProducer) -> None:
         producer.flush()
 
 
-def test_all_are_killed_and_their_files_damaged_where_nothing_was_acknowledged() -> None:
+def test_damage_above_the_acknowledged_records_after_a_kill_of_all_brokers_loses_nothing() -> None:
     """One damage after the other, to all brokers at once: nobody can fetch it from the others."""
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders")
@@ -129,7 +129,7 @@ def lose_everything(data_dir: Path) -> None:
             path.unlink()
 
 
-def test_one_is_killed_and_what_it_lost_comes_from_the_others() -> None:
+def test_a_killed_broker_fetches_the_records_it_lost() -> None:
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders")
         producer = IntegerProducer(cluster, "orders")
@@ -155,7 +155,7 @@ def test_one_is_killed_and_what_it_lost_comes_from_the_others() -> None:
     ],
     ids=["complete segments", "time", "messages"],
 )
-def test_recovery_points_move_while_brokers_run(setting: dict[str, str]) -> None:
+def test_recovery_points_advance_while_brokers_run(setting: dict[str, str]) -> None:
     """So that a killed broker has little to check; by default only after a minute."""
     with Cluster(settings=setting) as cluster:
         create_topic(cluster, "orders", partitions=1)

@@ -98,7 +98,7 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         eventually(all_level, within_s=20, what="both followers are level again")
 
 
-def test_a_leader_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_leader_that_does_not_respond(capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster(settings={"broker.session.timeout.ms": "60000"}) as cluster:
         create_topic(cluster, "orders", partitions=3)
         first = leader_of(cluster)
@@ -117,7 +117,7 @@ def test_a_leader_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> No
         assert f"NOT COMPLETE: broker {first}: does not respond" in shown
 
 
-def test_a_cluster_of_which_one_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_with_one_broker_left(capsys: pytest.CaptureFixture[str]) -> None:
     """Two of three are dead, one of them asked first: the last one leads all, and knows all."""
     with Cluster(settings={"broker.session.timeout.ms": "60000"}) as cluster:
         create_topic(cluster, "orders", partitions=3)
@@ -213,7 +213,7 @@ def create_topic_of_one(cluster: Cluster) -> None:
     partitions_of(cluster, "alone")  # makes it
 
 
-def test_what_cannot_be_asked_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_cluster_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     (nobody,) = free_ports(1)
     code, complaint = replicas(capsys, f"{HOST}:{nobody}")
     assert (code, complaint) == (1, f"insync: cannot reach {HOST}:{nobody}: Connection refused\n")

@@ -60,7 +60,7 @@ def append(talk: Talk, count: int, *, acks: int = -1) -> int:
     return last + 1
 
 
-def test_by_size() -> None:
+def test_retention_by_size() -> None:
     config = {"retention.bytes": str(KEPT_BYTES)}
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders", partitions=1, config=config)
@@ -83,7 +83,7 @@ def test_by_size() -> None:
         assert check_replicas_agree(cluster, "orders", 1) > KEPT_BYTES / 2
 
 
-def test_by_time() -> None:
+def test_retention_by_time() -> None:
     config = {"retention.ms": "2000"}
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders", partitions=1, config=config)
@@ -107,7 +107,7 @@ def test_by_time() -> None:
         assert earliest(cluster) in (3_000, 3_010)  # the last ten may have grown old meanwhile
 
 
-def test_what_is_not_committed_stays() -> None:
+def test_uncommitted_records_are_not_deleted() -> None:
     config = {"retention.bytes": str(SEGMENT_BYTES), "retention.ms": "1000"}
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders", partitions=1, config=config)
@@ -139,7 +139,7 @@ def test_what_is_not_committed_stays() -> None:
         )
 
 
-def test_a_follower_whose_place_was_deleted_starts_over() -> None:
+def test_a_follower_whose_fetch_offset_was_deleted_restarts_at_the_log_start() -> None:
     config = {"retention.bytes": str(KEPT_BYTES)}
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders", partitions=1, config=config)

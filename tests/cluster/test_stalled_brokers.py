@@ -95,7 +95,7 @@ def stand_still(cluster: Cluster, broker: int, *, for_s: float) -> None:
         cluster.resume(broker)
 
 
-def test_nobody_leaves_because_its_leader_was_stopped(insync_cluster: Cluster) -> None:
+def test_no_follower_leaves_the_isr_because_its_leader_was_paused(insync_cluster: Cluster) -> None:
     """Longer than the lag time, shorter than its session. It stood still too long to lead on."""
     cluster = insync_cluster
     leader, producer = start(cluster)
@@ -114,7 +114,9 @@ def test_nobody_leaves_because_its_leader_was_stopped(insync_cluster: Cluster) -
     check_nothing_lost(cluster, producer)
 
 
-def test_a_follower_that_stopped_meanwhile_leaves_in_bounded_time(insync_cluster: Cluster) -> None:
+def test_a_follower_that_stopped_in_a_leader_stall_leaves_in_bounded_time(
+    insync_cluster: Cluster,
+) -> None:
     cluster = insync_cluster
     leader, producer = start(cluster)
     stopped = min(isr_of(cluster) - {leader})
@@ -139,7 +141,7 @@ def roles(cluster: Cluster) -> tuple[int, int, int]:
     return leader, stopped, decides
 
 
-def test_and_so_it_does_if_the_leader_stood_still_for_longer_than_the_limit(
+def test_a_follower_that_stopped_in_a_stall_longer_than_the_lag_limit_leaves_in_bounded_time(
     insync_cluster: Cluster,
 ) -> None:
     """Such a leader resigns: it is the next one who puts the dead out, by a clock that ran."""
@@ -164,7 +166,7 @@ def test_and_so_it_does_if_the_leader_stood_still_for_longer_than_the_limit(
 
 
 @pytest.mark.insync_cluster(settings=SETTINGS | {"broker.session.timeout.ms": str(SESSION_MS)})
-def test_the_dead_who_was_to_lead_next_leaves_when_its_session_ends(
+def test_a_dead_successor_leaves_the_isr_when_its_session_ends(
     insync_cluster: Cluster,
 ) -> None:
     """Until then nobody but the leader that stood still could tell that it is dead."""
@@ -282,7 +284,9 @@ def test_a_leader_that_stalls_most_of_the_time_resigns(insync_cluster: Cluster) 
     check_nothing_lost(cluster, producer)
 
 
-def test_a_broker_killed_and_back_at_once_rejoins_within_a_second(insync_cluster: Cluster) -> None:
+def test_a_broker_killed_and_restarted_at_once_rejoins_within_a_second(
+    insync_cluster: Cluster,
+) -> None:
     """From the start of its process: Python, the log's recovery, registration, catching up.
 
     Time in which it was ready to run and the machine ran something else is not its own.

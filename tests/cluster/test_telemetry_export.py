@@ -77,7 +77,7 @@ def write(producer: Producer, seconds: float) -> None:
         producer.poll(0.005)
 
 
-def test_a_stopped_follower_is_told_of_and_replayed(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_stopped_follower_is_recorded_and_replayed(cluster: Cluster, tmp_path: Path) -> None:
     created = insync("topics", "--bootstrap-server", cluster.bootstrap, "--create", "--topic",
                      "orders", "--partitions", "3", "--replication-factor", "3")  # fmt: skip
     assert created.returncode == 0, created.stderr
@@ -148,7 +148,7 @@ def _every_fault(cluster: Cluster, folder: Path) -> AfterFaults:
     return AfterFaults(folder=latest, tables=tables, led_by=led_by, stood_still=stood_still)
 
 
-def test_every_fault_is_told_of_and_replayed(after_faults: AfterFaults) -> None:
+def test_every_fault_is_recorded_and_replayed(after_faults: AfterFaults) -> None:
     """What each fault made leaders decide."""
     tables = after_faults.tables
     assert any(row["read_ms"] >= LAG_MS and row["leader"] == 2 for row in tables["fetches"])
@@ -161,7 +161,7 @@ def test_every_fault_is_told_of_and_replayed(after_faults: AfterFaults) -> None:
 
 
 @pytest.mark.spark
-def test_spark_tells_of_every_fault_what_the_rules_do(
+def test_spark_agrees_with_the_rules_on_every_fault(
     spark: SparkSession, after_faults: AfterFaults
 ) -> None:
     """Every policy at every level, and the lag in every bucket."""
@@ -232,7 +232,7 @@ def _stood_still(tables: Tables, broker: int) -> bool:
     return any(row["broker"] == broker and row["stall_ms"] > LAG_MS for row in tables["stalls"])
 
 
-def test_a_cluster_without_telemetry_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_cluster_without_telemetry_is_refused_in_one_line(tmp_path: Path) -> None:
     with Cluster(brokers=1, settings={"telemetry.enable": "false"}) as cluster:
         done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap,
                       "--out", tmp_path / "out")  # fmt: skip
@@ -242,7 +242,9 @@ def test_a_cluster_without_telemetry_is_told_in_one_line(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_nobody_there_and_nowhere_to_write(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_unreachable_cluster_and_an_unwritable_folder_are_refused(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     config = tmp_path / "client.properties"
     config.write_text("default.api.timeout.ms=2000\n")
     done = insync("telemetry", "export", "--bootstrap-server", f"127.0.0.1:{free_ports(1)[0]}",
@@ -267,7 +269,9 @@ def test_nobody_there_and_nowhere_to_write(cluster: Cluster, tmp_path: Path) -> 
     assert (kept / "mine.parquet").read_text() == "mine"
 
 
-def test_what_others_wrote_into_the_topic_is_skipped(cluster: Cluster, tmp_path: Path) -> None:
+def test_records_of_other_producers_in_the_topic_are_skipped(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     write(producer, 0.5)
     deadline_s = time.monotonic() + WITHIN_S

@@ -89,7 +89,7 @@ def test_the_command_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
         assert topics("--list") == []
 
 
-def test_a_deleted_topic_is_gone_everywhere_and_its_namesake_is_another(
+def test_a_deleted_topic_is_gone_everywhere_and_one_of_the_same_name_is_new(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Cluster(settings={"log.retention.check.interval.ms": "200"}) as cluster:
@@ -111,7 +111,7 @@ def test_a_deleted_topic_is_gone_everywhere_and_its_namesake_is_another(
         assert found == {0: [0, 1, 2, 3, 4, 5, 6]} == producer.acknowledged
 
 
-def test_a_broker_that_missed_the_deletion_never_serves_what_was_deleted(
+def test_a_broker_that_missed_the_deletion_never_serves_the_deleted_records(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Cluster(settings={"log.retention.check.interval.ms": "200"}) as cluster:
@@ -147,7 +147,7 @@ def test_a_broker_that_missed_the_deletion_never_serves_what_was_deleted(
         topics("--describe", "--topic", "gone", expect=1)
 
 
-def test_a_namesake_made_while_a_broker_was_down_is_not_mixed_with_its_old_files(
+def test_a_topic_recreated_while_a_broker_was_down_is_not_mixed_with_its_old_files(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The returned broker holds three hundred records under the name it is to follow, then lead."""
@@ -218,7 +218,7 @@ def test_new_partitions_can_be_used_at_once_through_every_broker(
         assert errors == [None] * 3 * count
 
 
-def test_a_dead_leader_is_followed_by_another_and_leads_again_when_it_is_back(
+def test_a_dead_leader_is_replaced_and_leads_again_when_it_is_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Cluster(settings={"leader.imbalance.check.interval.seconds": "1"}) as cluster:
@@ -238,7 +238,7 @@ def test_a_dead_leader_is_followed_by_another_and_leads_again_when_it_is_back(
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_who_is_not_in_sync_leads_only_where_that_is_allowed(
+def test_an_out_of_sync_replica_leads_only_if_unclean_election_is_enabled(
     capsys: pytest.CaptureFixture[str],
     allowed: bool,  # noqa: FBT001
 ) -> None:

@@ -123,7 +123,7 @@ def own_end(client: KioClient) -> int:
     return offset
 
 
-def test_a_consumer_sees_nothing_above_the_watermark(held_back: HeldBack) -> None:
+def test_a_consumer_reads_nothing_above_the_high_watermark(held_back: HeldBack) -> None:
     client = held_back.clients[held_back.leader]
     part = fetch(client, 12, held_back.topic, 0)
     assert [record.offset for record in records_of(part.records)] == [0, 1, 2]
@@ -147,7 +147,7 @@ def test_a_consumer_sees_nothing_above_the_watermark(held_back: HeldBack) -> Non
     assert [record.offset for record in records_of(part.records)] == [3, 4]
 
 
-def test_a_new_leader_does_not_tell_the_latest_offset_before_it_knows(
+def test_a_new_leader_does_not_answer_latest_before_its_high_watermark_is_known(
     held_back: HeldBack,
 ) -> None:
     """KIP-207: an earlier leader may have shown more than this one's watermark."""
@@ -172,7 +172,7 @@ def test_a_new_leader_does_not_tell_the_latest_offset_before_it_knows(
     assert len(records_of(fetch(heir, 12, held_back.topic, 0).records)) == END
 
 
-def test_a_client_of_another_epoch_is_told_so(held_back: HeldBack) -> None:
+def test_a_client_with_another_leader_epoch_gets_an_error(held_back: HeldBack) -> None:
     heir = held_back.depose_leader()
     for epoch, expected in (
         (0, ErrorCode.fenced_leader_epoch),
@@ -188,7 +188,7 @@ def test_a_client_of_another_epoch_is_told_so(held_back: HeldBack) -> None:
     assert epoch_end(heir, 4, NAME, 1, current=1) == (ErrorCode.none, 1, END)
 
 
-def test_a_follower_sends_clients_to_the_leader(held_back: HeldBack) -> None:
+def test_a_follower_answers_clients_with_not_leader(held_back: HeldBack) -> None:
     client = held_back.clients[held_back.heir]
     no_leader = ErrorCode.not_leader_or_follower
     assert fetch(client, 12, held_back.topic, 0).error_code is no_leader

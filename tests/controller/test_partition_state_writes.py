@@ -6,23 +6,23 @@ version matches", and the topic is still the same one:
     test_a_member_is_not_added_once_it_restarted
     test_a_damaged_replica_is_not_added_before_it_is_repaired
     test_a_leader_cannot_undo_what_a_controller_wrote
-    test_a_step_for_a_deleted_topic_does_not_reach_its_namesake
+    test_a_step_for_a_deleted_topic_does_not_change_a_topic_of_the_same_name
 By the controller: "its controller epoch still holds, and the version matches":
     test_a_deposed_controller_changes_nothing
     test_a_controllers_step_checks_its_epoch_and_every_version
 "When a session ends, or a broker registers a new incarnation, the controller in one step removes it
 from every ISR that has another live member, elects where it led, and bumps the version":
-    test_the_dead_leave_every_isr_and_lead_nothing
+    test_dead_brokers_leave_every_isr_and_lead_nothing
     test_an_unnoticed_restart_is_a_new_incarnation
     test_a_lone_leader_that_restarted_gets_a_new_version_and_epoch
 "The last ISR member is never removed (no leader until it returns)":
     test_the_last_member_is_kept_and_leads_again
 "Repeating this is harmless; every new controller does":
     test_every_new_controller_repeats_the_work_and_changes_nothing
-    test_a_controllers_death_leaves_its_work_to_the_next
+    test_the_next_controller_completes_the_work_of_one_that_died
 "A leader whose compare-and-set fails re-reads and stays on the maximal ISR until it knows":
-    test_a_leader_keeps_the_maximal_isr_until_it_knows
-    test_a_refused_proposal_is_not_taken_for_granted
+    test_a_leader_keeps_the_maximal_isr_until_the_outcome_is_known
+    test_a_refused_proposal_does_not_count
 "A broker that restarted is a new incarnation at once ... fetches of the old one are refused":
     test_a_restarted_broker_serves_before_its_old_session_ends
     test_a_former_incarnation_is_refused
@@ -179,7 +179,7 @@ def test_a_leader_cannot_undo_what_a_controller_wrote() -> None:
     play(scenario)
 
 
-def test_a_step_for_a_deleted_topic_does_not_reach_its_namesake() -> None:
+def test_a_step_for_a_deleted_topic_does_not_change_a_topic_of_the_same_name() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         step = leave_step(cluster, 1, THREE)
@@ -192,7 +192,7 @@ def test_a_step_for_a_deleted_topic_does_not_reach_its_namesake() -> None:
     play(scenario)
 
 
-def test_a_leader_keeps_the_maximal_isr_until_it_knows() -> None:
+def test_a_leader_keeps_the_maximal_isr_until_the_outcome_is_known() -> None:
     """The store does not respond for a while: the member that is to leave still counts."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -215,7 +215,7 @@ def test_a_leader_keeps_the_maximal_isr_until_it_knows() -> None:
     play(scenario)
 
 
-def test_a_refused_proposal_is_not_taken_for_granted() -> None:
+def test_a_refused_proposal_does_not_count() -> None:
     """The leader wants one out; the store holds another ISR by then, without two."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -294,7 +294,7 @@ def test_a_controllers_step_checks_its_epoch_and_every_version() -> None:
     play(scenario)
 
 
-def test_the_dead_leave_every_isr_and_lead_nothing() -> None:
+def test_dead_brokers_leave_every_isr_and_lead_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         cluster.kill(1)
@@ -400,7 +400,7 @@ def test_every_new_controller_repeats_the_work_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_controllers_death_leaves_its_work_to_the_next(when: str) -> None:
+def test_the_next_controller_completes_the_work_of_one_that_died(when: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (THREE, TWO))
         assert cluster.controller() == 1
@@ -456,7 +456,7 @@ def test_a_former_incarnation_is_refused() -> None:
 # What the epochs are for.
 
 
-def test_a_leader_notes_its_epoch_before_it_has_written_anything() -> None:
+def test_a_leader_records_its_epoch_before_its_first_append() -> None:
     """Else a follower with records of a lost epoch, and fewer of them, would keep them."""
 
     async def scenario(cluster: Cluster) -> None:

@@ -81,7 +81,7 @@ def play(loop: VirtualLoop, story: Story) -> None:
     loop.run_until_complete(story(World(loop)))
 
 
-def test_it_happens_when_it_is_due_and_not_before(loop: VirtualLoop) -> None:
+def test_preferred_leaders_are_elected_at_the_interval_and_not_before(loop: VirtualLoop) -> None:
     async def story(world: World) -> None:
         await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
         await asyncio.sleep(INTERVAL_S - 2)
@@ -92,7 +92,7 @@ def test_it_happens_when_it_is_due_and_not_before(loop: VirtualLoop) -> None:
     play(loop, story)
 
 
-def test_never_when_it_is_off(loop: VirtualLoop) -> None:
+def test_no_preferred_election_when_disabled(loop: VirtualLoop) -> None:
     async def story(world: World) -> None:
         await world.begin({0: ABROAD}, None)
         await asyncio.sleep(10 * INTERVAL_S)
@@ -101,7 +101,9 @@ def test_never_when_it_is_off(loop: VirtualLoop) -> None:
     play(loop, story)
 
 
-def test_it_may_be_turned_on_hastened_and_turned_off_meanwhile(loop: VirtualLoop) -> None:
+def test_preferred_election_can_be_enabled_sped_up_and_disabled_at_run_time(
+    loop: VirtualLoop,
+) -> None:
     async def story(world: World) -> None:
         controller = await world.begin({0: ABROAD}, None)
         slow, fast = Rebalance(interval_s=INTERVAL_S), Rebalance(interval_s=10)
@@ -118,7 +120,7 @@ def test_it_may_be_turned_on_hastened_and_turned_off_meanwhile(loop: VirtualLoop
     play(loop, story)
 
 
-def test_an_unclean_election_that_is_allowed_meanwhile_is_held_at_once(loop: VirtualLoop) -> None:
+def test_an_unclean_election_is_held_at_once_when_it_is_enabled(loop: VirtualLoop) -> None:
     async def story(world: World) -> None:
         lost = partition(4, 2, isr=(4,), leader=None)
         controller = await world.begin({0: lost}, None)
@@ -132,7 +134,7 @@ def test_an_unclean_election_that_is_allowed_meanwhile_is_held_at_once(loop: Vir
 
 
 @pytest.mark.parametrize(("abroad", "returned"), [(1, False), (2, True), (20, True)])
-def test_not_until_more_than_the_percentage_is_led_by_others(
+def test_no_preferred_election_until_the_imbalance_exceeds_the_percentage(
     loop: VirtualLoop,
     abroad: int,
     returned: bool,  # noqa: FBT001
@@ -160,12 +162,12 @@ def test_not_until_more_than_the_percentage_is_led_by_others(
     ],
     ids=["not in sync", "not alive", "moving", "already"],
 )
-def test_who_may_not_lead_is_not_asked_to(state: PartitionState) -> None:
+def test_a_preferred_replica_that_cannot_lead_is_not_elected(state: PartitionState) -> None:
     live = {BrokerId(1), BrokerId(2), BrokerId(3)}
     assert preferred_elections({"p": state}, live=live, percentage_max=0) == {}
 
 
-def test_who_resigned_lately_waits_where_it_resigned() -> None:
+def test_a_cooling_broker_is_not_elected_for_the_partition_it_resigned() -> None:
     live = {BrokerId(1), BrokerId(2)}
     elected = preferred_elections(
         {"a": ABROAD, "b": ABROAD},
@@ -176,7 +178,7 @@ def test_who_resigned_lately_waits_where_it_resigned() -> None:
     assert elected == {"b": ABROAD.led_by(BrokerId(2))}
 
 
-def test_a_change_that_came_first_is_respected(loop: VirtualLoop) -> None:
+def test_an_election_does_not_overwrite_a_concurrent_change(loop: VirtualLoop) -> None:
     """The store takes a while; meanwhile the ISR shrinks, and the preferred one is out of it."""
 
     async def story(world: World) -> None:
@@ -196,7 +198,7 @@ def test_a_change_that_came_first_is_respected(loop: VirtualLoop) -> None:
     play(loop, story)
 
 
-def test_a_deposed_controller_moves_nothing(loop: VirtualLoop) -> None:
+def test_a_deposed_controller_elects_no_leader(loop: VirtualLoop) -> None:
     """Its step is under way when another broker becomes the controller."""
 
     async def story(world: World) -> None:
@@ -218,7 +220,9 @@ def test_a_deposed_controller_moves_nothing(loop: VirtualLoop) -> None:
     play(loop, story)
 
 
-def test_a_new_life_of_the_preferred_one_is_not_trusted_for_the_former(loop: VirtualLoop) -> None:
+def test_a_new_incarnation_of_the_preferred_replica_is_not_elected_for_the_former_one(
+    loop: VirtualLoop,
+) -> None:
     """It dies and is back while the step is under way: it leads only after it has caught up."""
 
     async def story(world: World) -> None:

@@ -61,7 +61,7 @@ def test_kafka_topics(cluster: Cluster) -> None:
     ],
     ids=["exists", "factor", "setting", "fewer", "missing"],
 )
-def test_kafka_topics_is_refused_in_words(cluster: Cluster, arguments: list[str]) -> None:
+def test_kafka_topics_gets_refusals_with_messages(cluster: Cluster, arguments: list[str]) -> None:
     partitions_of(cluster, "taken")  # makes it
     with pytest.raises(AssertionError, match="Error while executing topic command"):
         java("TopicCommand", "--bootstrap-server", cluster.bootstrap, *arguments)
@@ -97,7 +97,7 @@ def test_kafka_console_producer(cluster: Cluster, topic: str, codec: str) -> Non
         ("latest", "read_uncommitted", ""),
     ],
 )
-def test_kafka_console_consumer_begins_where_it_is_told(
+def test_kafka_console_consumer_starts_at_the_given_offset(
     cluster: Cluster, topic: str, begin: str, isolation: str, expected: str
 ) -> None:
     records = [Record(value=b"%d" % number, timestamp_ms=NOON_MS) for number in range(4)]

@@ -97,7 +97,7 @@ def test_every_table_can_be_written_as_delta(tmp_path: Path) -> None:
     }
 
 
-def test_without_the_package_it_says_what_to_give(tmp_path: Path) -> None:
+def test_without_the_package_the_error_names_it(tmp_path: Path) -> None:
     source = str(write(tmp_path / "exported", record()))
     done = pipeline("lag", "--source", source, "--out", str(tmp_path / "out"), "--format", "delta")
     assert done.returncode == 1

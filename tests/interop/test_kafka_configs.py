@@ -104,7 +104,7 @@ def test_rules_and_throttles_by_kafka_configs(
         assert not [name for name in settings if name in shown]
 
 
-def test_kafka_configs_is_refused_in_words(cluster: Cluster, topic: str) -> None:
+def test_kafka_configs_gets_refusals_with_messages(cluster: Cluster, topic: str) -> None:
     for arguments, reason in (
         (["--topic", topic, "--add-config", "zebra=1"], "there is no setting 'zebra'"),
         (["--topic", topic, "--add-config", f"{LAG}=500"], "below replica.lag.time.max.ms"),

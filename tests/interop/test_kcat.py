@@ -75,7 +75,7 @@ def test_kcat_lists_brokers_and_topics(cluster: Cluster, topic: str) -> None:
         ("end", []),
     ],
 )
-def test_kcat_begins_where_it_is_told(
+def test_kcat_starts_at_the_given_offset(
     cluster: Cluster, topic: str, begin: str, expected: list[int]
 ) -> None:
     times_ms = (NOON_MS, NOON_MS + 3_000, NOON_MS + 1_000, NOON_MS + 2_000)
@@ -90,7 +90,7 @@ def test_kcat_begins_where_it_is_told(
 @pytest.mark.parametrize(
     ("time_ms", "offset"), [(-2, 0), (-1, 2), (NOON_MS, 0), (NOON_MS + 1, 1), (NOON_MS + 9, -1)]
 )
-def test_kcat_asks_for_offsets(cluster: Cluster, topic: str, time_ms: int, offset: int) -> None:
+def test_kcat_queries_offsets(cluster: Cluster, topic: str, time_ms: int, offset: int) -> None:
     records = [Record(value=b"v", timestamp_ms=NOON_MS + each) for each in (0, 5)]
     confluent_writes(cluster.bootstrap, topic, records, Manner())
     said = kcat(cluster.bootstrap, "-Q", "-t", f"{topic}:0:{time_ms}")

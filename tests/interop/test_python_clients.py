@@ -52,7 +52,9 @@ PLAIN = [
 
 @each_writer
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_one_writes_all_read(cluster: Cluster, topic: str, writer: str, codec: str) -> None:
+def test_every_client_reads_what_each_client_writes(
+    cluster: Cluster, topic: str, writer: str, codec: str
+) -> None:
     WRITERS[writer](cluster.bootstrap, topic, PLAIN, Manner(codec=codec))
     is_librdkafka = writer == "confluent-kafka"
     sent = librdkafka_sends(codec, cluster) if is_librdkafka else codec
@@ -175,9 +177,7 @@ def test_aiokafka_finds_offsets(cluster: Cluster, timed: str) -> None:
     asyncio.run(find())
 
 
-def test_a_consumer_that_begins_at_the_end_gets_what_comes_next(
-    cluster: Cluster, timed: str
-) -> None:
+def test_a_consumer_that_starts_at_the_end_gets_later_records(cluster: Cluster, timed: str) -> None:
     consumer = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap.split(","), consumer_timeout_ms=30_000
     )
@@ -196,7 +196,7 @@ def test_a_consumer_that_begins_at_the_end_gets_what_comes_next(
 # Transactions are not offered, and a producer that asks for them learns it at once.
 
 
-def test_confluent_kafka_is_told_that_there_are_no_transactions(cluster: Cluster) -> None:
+def test_confluent_kafka_gets_a_fatal_error_for_transactions(cluster: Cluster) -> None:
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap, "transactional.id": "mine", **QUIET}
     )
@@ -205,7 +205,7 @@ def test_confluent_kafka_is_told_that_there_are_no_transactions(cluster: Cluster
     assert refused.value.args[0].fatal()
 
 
-def test_aiokafka_is_told_that_there_are_no_transactions(cluster: Cluster) -> None:
+def test_aiokafka_gets_an_error_for_transactions(cluster: Cluster) -> None:
     async def start() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id="mine")
         try:

@@ -150,7 +150,7 @@ def world(kafka: ApacheKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     return World(kafka, tmp_path, capsys)
 
 
-def test_generated_planned_executed_watched_and_nothing_left(
+def test_a_generated_plan_is_executed_and_watched_and_leaves_no_throttle(
     world: World, tmp_path: Path, state: Path
 ) -> None:
     world.make([1, 2], [1, 2], [1, 2], mb=30)
@@ -180,7 +180,7 @@ def test_generated_planned_executed_watched_and_nothing_left(
     eventually(lambda: world.replicas() == wanted, within_s=30, what="moved")
 
 
-def test_killed_midway_and_swept(world: World) -> None:
+def test_sweep_removes_the_throttle_of_a_killed_tool(world: World) -> None:
     world.make([1, 2], [1, 2])
     plan = world.plan([3, 2], [3, 1])
     flags = ["--execute", "--reassignment-json-file", plan, "--throttle", "1MB", "--force"]
@@ -212,7 +212,7 @@ def test_killed_midway_and_swept(world: World) -> None:
     world.has_no_throttle()
 
 
-def test_cancelled_and_the_operators_own_throttle_stays(world: World) -> None:
+def test_cancel_keeps_the_operators_own_throttle(world: World) -> None:
     world.make([1, 2], mb=5)
     own = "leader.replication.throttled.replicas"
     world.set_config(ResourceType.TOPIC, world.topic, own, "0:1")
@@ -290,7 +290,7 @@ def writes(world: World, mb_per_s: float) -> Iterator[None]:
         thread.join()
 
 
-def test_a_throttle_below_what_comes_in(world: World) -> None:
+def test_a_throttle_below_the_inbound_rate(world: World) -> None:
     """Refused; forced, it is found stuck, with the number to change; changed, it ends."""
     world.make([1], mb=5)
     plan = world.plan([3])

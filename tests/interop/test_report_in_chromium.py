@@ -127,7 +127,7 @@ def made_by_the_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("width", "scheme", "phone"), LOOKS)
-def test_a_recorded_life_is_drawn(
+def test_the_report_of_a_recorded_run_is_drawn(
     chromium: Browser,
     made_by_the_command: Path,
     tmp_path: Path,
@@ -175,7 +175,7 @@ def test_the_recommendation_stands_on_top(chromium: Browser, made_by_the_command
     assert bottom < chromium.script("innerHeight"), "nobody has to scroll for it"
 
 
-def test_tables_of_a_recorded_life_sort(chromium: Browser, made_by_the_command: Path) -> None:
+def test_tables_of_a_recorded_run_sort(chromium: Browser, made_by_the_command: Path) -> None:
     chromium.open(made_by_the_command)
     (episode,) = rows(chromium, "episodes")
     assert episode[:2] == ["orders-0 on 3", "stuck"]
@@ -248,7 +248,7 @@ def test_tables_sort(chromium: Browser, page: Path, points: Points) -> None:
     assert chromium.complaints() == []
 
 
-def test_what_can_be_touched_answers(chromium: Browser, page: Path, points: Points) -> None:
+def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, points: Points) -> None:
     chromium.open(page)
     shown = """[...document.querySelector('[data-table="episodes"]').tBodies[0].rows]
         .filter((row) => !row.hidden).length"""

@@ -299,7 +299,9 @@ def test_a_protocol_that_the_listener_does_not_speak(
     assert time.monotonic() - began_s < 10, "nobody waits for what will not come"
 
 
-def test_records_go_the_same_way(run: Run, kafka: ApacheKafka, authority: Authority) -> None:
+def test_records_are_produced_and_read_with_the_same_properties(
+    run: Run, kafka: ApacheKafka, authority: Authority
+) -> None:
     """What `insync telemetry export` reads with."""
     given = logged_in(authority, "SCRAM-SHA-512")
     create = ["--create", "--topic", "records", "--replica-assignment", "2:1"]
@@ -319,7 +321,7 @@ def test_records_go_the_same_way(run: Run, kafka: ApacheKafka, authority: Author
     assert asyncio.run(there_and_back()) == [b"one", b"two"]
 
 
-def test_sessions_that_end_while_we_ask(kafka: ApacheKafka, authority: Authority) -> None:
+def test_sessions_that_end_during_requests(kafka: ApacheKafka, authority: Authority) -> None:
     """KIP-368: the broker ends a connection that is used for longer than its session."""
     client = command_config(logged_in(authority, "SCRAM-SHA-512"), Patience())
 

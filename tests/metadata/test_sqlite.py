@@ -66,7 +66,7 @@ def test_a_store_of_a_newer_insync_is_refused(tmp_path: Path) -> None:
     assert "upgrade" in str(refusal)
 
 
-def test_a_place_that_cannot_hold_a_store_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_hold_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreUnusable, match="Not a directory"):
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_writable_is_refused(tmp_path: Path) -> None:
     assert isinstance(database.refusal(error, tmp_path), StoreUnusable)
 
 
-def test_many_may_create_the_store_at_the_same_moment(tmp_path: Path) -> None:
+def test_concurrent_processes_can_create_the_store(tmp_path: Path) -> None:
     async def scenario() -> None:
         stores = await asyncio.gather(*(opened(tmp_path / "metadata.db") for _ in range(8)))
         await asyncio.gather(*(store.open_session("same") for store in stores))
@@ -101,7 +101,7 @@ def test_many_may_create_the_store_at_the_same_moment(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_committed_steps_survive_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = await opened(tmp_path / "metadata.db")
         await store.commit(Create("/a", b"1"))

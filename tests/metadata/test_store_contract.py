@@ -296,7 +296,9 @@ def test_a_step_larger_than_the_change_log_reaches_every_store(run_on_store: Run
     run_on_store(scenario)
 
 
-def test_of_steps_that_build_on_the_same_version_exactly_one_wins(run_on_store: RunOnStore) -> None:
+def test_exactly_one_of_several_steps_on_the_same_version_is_committed(
+    run_on_store: RunOnStore,
+) -> None:
     async def scenario(world: World) -> None:
         stores = [await world.open() for _ in range(3)]
         await stores[0].commit(Create("/a", b""), Create("/b", b""))
@@ -459,7 +461,9 @@ def test_steps_that_only_a_bug_makes_fail_an_assertion(
     run_on_store(scenario)
 
 
-def test_a_step_can_be_told_from_another_of_the_same_revision(run_on_store: RunOnStore) -> None:
+def test_two_different_steps_with_the_same_revision_have_different_fingerprints(
+    run_on_store: RunOnStore,
+) -> None:
     async def scenario(world: World) -> None:
         writer, reader = await world.open(), await world.open()
         first = await writer.commit(Create("/a", b"1"), Create("/b", b"1"))

@@ -51,7 +51,7 @@ def go_back_in_place(folder: Path) -> None:
         (go_back_in_place, "revision"),
     ],
 )
-def test_a_store_that_goes_back_is_given_up(
+def test_a_store_that_went_back_to_an_earlier_revision_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None], reason: str
 ) -> None:
     path = tmp_path / "metadata.db"

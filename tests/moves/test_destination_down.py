@@ -76,7 +76,7 @@ def test_a_watch_with_a_limit_gives_up_a_destination_that_is_down(
 
 
 @pytest.mark.usefixtures("_virtual_clock")
-def test_a_watch_without_a_limit_waits_for_it(tmp_path: Path) -> None:
+def test_a_watch_without_a_limit_waits_for_the_destination(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
         ours = options(tmp_path, to(3, 4), watches=True)
@@ -95,7 +95,7 @@ def test_a_watch_without_a_limit_waits_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_virtual_clock")
-def test_it_is_given_up_only_when_nothing_else_is_left_to_move(tmp_path: Path) -> None:
+def test_a_watch_gives_up_only_when_nothing_else_is_left_to_move(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, admin: Admin) -> None:
         other = "u", PartitionId(0)
         await admin.create_topic(NewTopic(name="u", assignment=[[1, 2]]))

@@ -122,7 +122,7 @@ def test_a_preserved_throttle_stays_until_it_is_verified_without(
     run_tool(scenario)
 
 
-def test_preserving_says_nothing_where_there_is_no_throttle(tmp_path: Path) -> None:
+def test_preserve_throttles_has_no_effect_without_a_throttle(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
         await reassign_do.execute(admin, options(tmp_path, to(3, 2), throttle_bytes_per_s=None))
@@ -187,7 +187,7 @@ def test_a_store_out_of_reach_for_a_moment_is_waited_for(
     run_tool(scenario)
 
 
-def test_generated_and_planned(tmp_path: Path) -> None:
+def test_a_plan_is_generated_and_estimated(tmp_path: Path) -> None:
     async def scenario(_: Cluster, admin: Admin) -> None:
         answer = await reassign_plan.generate(admin, options(tmp_path, {}))
         assert answer.data["partitions_to_move"] == 0, "one partition is balanced wherever it is"
@@ -221,7 +221,7 @@ def _no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_leases")
-def test_journalled_watched_and_taken_away_by_the_tool(tmp_path: Path) -> None:
+def test_a_watching_tool_removes_its_journalled_throttle(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, admin: Admin) -> None:
         answer = await reassign_do.execute(admin, options(tmp_path, to(3, 4), watches=True))
         assert answer.exit_code == 0
@@ -233,7 +233,7 @@ def test_journalled_watched_and_taken_away_by_the_tool(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_leases")
-def test_journalled_left_and_swept_when_the_move_is_over(tmp_path: Path) -> None:
+def test_sweep_removes_a_journalled_throttle_when_the_move_is_over(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, admin: Admin) -> None:
         cluster.network.cut(3, 1)
         ours = options(tmp_path, to(3, 2))

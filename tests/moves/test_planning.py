@@ -124,7 +124,7 @@ def test_partitions_without_a_leader_or_a_size_are_left_out() -> None:
     assert dict(measured.sizes) == {partition(1): 30 * MB}
 
 
-def test_the_fifth_question() -> None:
+def test_a_response_size_too_large_for_the_quota_gets_a_warning() -> None:
     """Five nodes at 1 MB/s with a window of 10 s bear 10 MB; 500 nodes on 100 MB/s bear 2 MB."""
     at_limit = {ONE: FetchSettings(response_bytes_max=10 * MB, window_s=10)}
     below = {ONE: FetchSettings(response_bytes_max=10 * MB - 1, window_s=10)}
@@ -155,7 +155,9 @@ def test_the_fifth_question() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_fourth_question(brokers_set: dict[str, dict[str, str]], warnings: list[str]) -> None:
+def test_unequal_throttles_of_brokers_get_a_warning(
+    brokers_set: dict[str, dict[str, str]], warnings: list[str]
+) -> None:
     """With unequal throttles a move may stop once leaders have changed."""
     admin = OneCluster(brokers_set=brokers_set).admin
     assert asyncio.run(planning.rate_warnings(admin, [ONE, TWO])) == warnings

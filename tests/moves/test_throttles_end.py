@@ -142,7 +142,7 @@ def test_a_throttle_changed_while_it_runs_restores_the_very_first_value(file: Jo
     assert cluster.throttles() == {"broker 1": {LEADER_RATE: "7"}}
 
 
-def test_a_broker_that_died_keeps_its_rate_and_the_journal_knows(file: JournalFile) -> None:
+def test_a_dead_broker_keeps_its_rate_and_the_journal_lists_it(file: JournalFile) -> None:
     cluster = OneCluster(topics_set={"t": {}})
     set_for(cluster, file, 0)
     cluster.alive.remove(3)
@@ -285,7 +285,7 @@ def test_two_tools_at_once(file: JournalFile) -> None:
         pass
 
 
-def test_a_journal_says_the_same_when_read_back(file: JournalFile) -> None:
+def test_a_journal_is_read_back_as_it_was_written(file: JournalFile) -> None:
     journal = Journal(
         partitions=frozenset({partition(3), partition(1, "ü")}),
         rates={(BrokerId(1), LEADER_RATE): RateChange(before=None, values=("5", "6"))},

@@ -74,7 +74,7 @@ DEFECTS = (
         name="old-epochs-believed",
         title="Recovery believes an epoch checkpoint that does not fit the log",
         breaks="The leader answers where an epoch ended with what an older log had.",
-        finders=("tests/storage/test_damaged_logs.py", "tests/storage/test_log_life.py"),
+        finders=("tests/storage/test_damaged_logs.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
                 "storage/recovery.py",

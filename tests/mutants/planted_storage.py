@@ -97,7 +97,7 @@ STORAGE = (
         name="no-crc-at-recovery",
         title="Recovery checks no CRC",
         breaks="Damaged records are taken for whole, served and replicated.",
-        finders=("tests/storage/test_log_faults.py", "tests/storage/test_log_life.py"),
+        finders=("tests/storage/test_log_faults.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
                 "storage/segment.py",
@@ -132,7 +132,7 @@ STORAGE = (
         title="Recovery does not note the producers of the last segment",
         breaks="A batch that is sent again after a restart is appended twice.",
         is_protocol=True,
-        finders=("tests/storage/test_producer_state.py", "tests/storage/test_log_life.py"),
+        finders=("tests/storage/test_producer_state.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
                 "storage/recovery.py",
@@ -147,7 +147,7 @@ STORAGE = (
         title="A truncation keeps the producers of the records that it removes",
         breaks="A batch that was truncated is acknowledged as a duplicate when it is sent again.",
         is_protocol=True,
-        finders=("tests/storage/test_producer_state.py", "tests/storage/test_log_life.py"),
+        finders=("tests/storage/test_producer_state.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
                 LOG,
@@ -162,7 +162,7 @@ STORAGE = (
         title="A truncation keeps the epochs of the records that it removes",
         breaks="The follower names an epoch that its log does not have, and truncates for ever.",
         is_protocol=True,
-        finders=("tests/storage/test_log.py", "tests/storage/test_log_life.py"),
+        finders=("tests/storage/test_log.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
                 LOG,
@@ -196,7 +196,7 @@ STORAGE = (
         name="retention-deletes-uncommitted",
         title="Retention deletes records that are not committed",
         breaks="A follower finds the records gone that it has to fetch.",
-        finders=("tests/storage/test_log_faults.py", "tests/storage/test_log_life.py"),
+        finders=("tests/storage/test_log_faults.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
                 LOG,

@@ -75,7 +75,7 @@ def test_a_follower_fetches_again_what_its_disk_damaged(
 
 
 @pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "written to"])
-def test_no_record_of_a_follower_goes_while_it_is_in_the_isr(*, is_idle: bool) -> None:
+def test_a_follower_truncates_nothing_while_it_is_in_the_isr(*, is_idle: bool) -> None:
     async def story(cluster: Cluster) -> None:
         await make_topic(cluster)
         garble(cluster.brokers[2].disk, segment_paths(cluster, 2)[1])
@@ -108,7 +108,7 @@ def test_an_only_replica_serves_on_after_damage_was_found() -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_leader_that_finds_damage_hands_over_and_is_repaired(*, is_killed: bool) -> None:
+def test_a_leader_that_finds_damage_is_replaced_and_repaired(*, is_killed: bool) -> None:
     async def story(cluster: Cluster) -> None:
         whole = await make_topic(cluster)
         garble(cluster.brokers[1].disk, segment_paths(cluster, 1)[1])

@@ -35,7 +35,7 @@ def maven(folder: Path, *, finds: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["java", "mvn"])
-def test_what_is_missing_is_named(
+def test_missing_programs_are_named(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "bin"
@@ -45,7 +45,7 @@ def test_what_is_missing_is_named(
         ApacheKafka()
 
 
-def test_failed_resolution_is_told_in_mavens_words(
+def test_a_failed_resolution_reports_mavens_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "bin"
@@ -57,7 +57,7 @@ def test_failed_resolution_is_told_in_mavens_words(
     assert list((tmp_path / ".peers").iterdir()) == [], "a failure leaves nothing to be believed"
 
 
-def test_maven_is_asked_once_and_again_when_a_jar_is_gone(
+def test_maven_runs_once_and_again_when_a_jar_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, jar = tmp_path / "bin", tmp_path / "kafka.jar"

@@ -64,7 +64,7 @@ def test_telemetry_is_parquet_whatever_the_results_are(spark: SparkSession, tmp_
         assert list((out / "lag").glob("*.orc"))
 
 
-def test_a_report_lies_beside_its_tables_also_at_an_address(
+def test_a_report_is_written_beside_its_tables_also_at_a_url(
     spark: SparkSession, exported: Path, tmp_path: Path
 ) -> None:
     job = Job(source=str(exported), out=f"file://{tmp_path}/out")
@@ -78,7 +78,7 @@ def test_a_report_lies_beside_its_tables_also_at_an_address(
 
 
 @pytest.mark.parametrize("before", ["file://", "file:", ""])
-def test_a_file_is_written_over_only_if_asked(
+def test_a_file_is_overwritten_only_with_the_flag(
     spark: SparkSession, tmp_path: Path, before: str
 ) -> None:
     path = f"{before}{tmp_path}/report.html"
@@ -90,7 +90,7 @@ def test_a_file_is_written_over_only_if_asked(
     assert [each.read_text() for each in tmp_path.iterdir()] == ["three"]
 
 
-def test_unknown_columns_are_ignored_and_told_of(
+def test_unknown_columns_are_ignored_with_a_note(
     spark: SparkSession, exported: Path, tmp_path: Path
 ) -> None:
     rows = pq.read_table(exported / "appends")

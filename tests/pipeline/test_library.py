@@ -17,12 +17,12 @@ def test_a_table_is_a_function(name: str) -> None:
     assert callable(getattr(pipeline, name))
 
 
-def test_what_is_listed_is_there() -> None:
+def test_every_listed_name_is_callable() -> None:
     assert set(TABLES) < set(pipeline.__all__)
     for name in pipeline.__all__:
         assert callable(getattr(pipeline, name))
 
 
-def test_there_is_nothing_else() -> None:
+def test_an_unknown_table_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'lags'"):
         pipeline.lags  # noqa: B018

@@ -63,7 +63,7 @@ def read_lag(out: Path) -> list[Row]:
     return rows
 
 
-def test_blocks_that_come_twice_or_broken_or_late(
+def test_duplicate_bad_and_late_blocks(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic, out = Topic(cluster), tmp_path / "out"
@@ -106,7 +106,7 @@ def test_blocks_that_come_twice_or_broken_or_late(
     assert read_tables(spark, str(out), needed=["appends"]).frames["appends"].count() == 35
 
 
-def test_lag_is_told_up_to_the_watermark(
+def test_lag_is_written_up_to_the_watermark(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     """As the batch tells it of the same rows, bucket by bucket, each once."""
@@ -128,7 +128,7 @@ def test_lag_is_told_up_to_the_watermark(
 
 
 @pytest.mark.long
-def test_who_is_silent_for_longer_than_history_still_lags(
+def test_a_follower_silent_for_longer_than_the_history_still_lags(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     """Also when no client writes any more: what it lacks must not be forgotten either."""
@@ -163,7 +163,7 @@ def test_who_is_silent_for_longer_than_history_still_lags(
     assert all(row["lag_ms_min"] >= options.history_ms for row in last)
 
 
-def test_a_stream_goes_on_with_its_own_checkpoint_only(
+def test_a_stream_resumes_only_with_its_own_checkpoint(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic, out, elsewhere = Topic(cluster), tmp_path / "out", tmp_path / "elsewhere"
@@ -186,7 +186,7 @@ def test_a_stream_goes_on_with_its_own_checkpoint_only(
         drain(spark, cluster, out)
 
 
-def test_a_topic_made_anew_is_refused(
+def test_a_recreated_topic_is_refused(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     """However long the new one is: its first blocks are not those that were taken before."""
@@ -242,7 +242,7 @@ def command(cluster: Cluster, out: Path, *more: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.long
-def test_killed_in_the_middle_it_goes_on_and_every_row_is_there_once(
+def test_a_killed_stream_resumes_and_writes_every_row_once(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Lag too is written once, with the values of a batch over the same rows."""
@@ -279,7 +279,7 @@ def test_killed_in_the_middle_it_goes_on_and_every_row_is_there_once(
 
 
 @pytest.mark.long
-def test_asked_to_end_it_ends_well(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_stream_that_is_asked_to_stop_stops_cleanly(cluster: Cluster, tmp_path: Path) -> None:
     Topic(cluster).block(0, "appends", some(0, 0))
     running = command(cluster, tmp_path / "out", "--every", "1")
     try:

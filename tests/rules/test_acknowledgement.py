@@ -37,7 +37,7 @@ def test_kafka_effective_min_isr_is_the_smaller_of_min_isr_and_factor(
         pytest.param(LEAVING, 2, Verdict.ENOUGH, id="a pending shrink has not happened yet"),
     ],
 )
-def test_kafka_before_the_append_the_committed_isr_is_asked(
+def test_kafka_before_the_append_min_isr_is_checked_against_the_committed_isr(
     isr: Isr, min_isr: int, expected: Verdict
 ) -> None:
     assert before_append(isr, min_isr=min_isr) is expected
@@ -76,5 +76,5 @@ def test_design_after_the_append_with_a_min_isr_of_two(
     assert verdict is expected
 
 
-def test_every_verdict_says_something_different() -> None:
+def test_every_verdict_has_its_own_message() -> None:
     assert len({verdict.value for verdict in Verdict}) == len(Verdict) == 5

@@ -42,7 +42,7 @@ class TestPartitionState:
             ((1,), 1, (), (9,), "removing replicas are replicas"),
         ],
     )
-    def test_one_that_breaks_a_rule_cannot_be_made(
+    def test_an_invalid_state_is_refused(
         self,
         isr: tuple[int, ...],
         leader: int | None,
@@ -57,7 +57,7 @@ class TestPartitionState:
         ("adding", "removing", "is_moving"),
         [((), (), False), ((1,), (), True), ((), (3,), True), ((1,), (3,), True)],
     )
-    def test_moves_while_something_is_added_or_removed(
+    def test_a_partition_is_moving_while_replicas_are_added_or_removed(
         self, adding: tuple[int, ...], removing: tuple[int, ...], *, is_moving: bool
     ) -> None:
         state = partition(1, 2, 3, leader=1, adding=adding, removing=removing)
@@ -72,7 +72,7 @@ class TestPartitionState:
 class TestEpochOfALog:
     """Defect 7: a store that went back must not give an epoch to a second leader."""
 
-    def test_an_epoch_that_the_store_does_not_know_is_over(self) -> None:
+    def test_an_epoch_found_above_the_stores_is_ended(self) -> None:
         state = partition(1, 2, leader=1)
         found = LeaderEpoch(EPOCH + 3)
         after = raise_epoch(state, found)
@@ -80,13 +80,13 @@ class TestEpochOfALog:
         assert elect(after, live=EVERYBODY).leader_epoch == found + 1
 
     @pytest.mark.parametrize("behind", [0, 1])
-    def test_one_that_it_knows_changes_nothing(self, behind: int) -> None:
+    def test_an_epoch_found_at_or_below_the_stores_changes_nothing(self, behind: int) -> None:
         state = partition(1, 2, leader=1)
         assert raise_epoch(state, LeaderEpoch(EPOCH - behind)) == state
 
 
 class TestCleanElection:
-    def test_a_leader_that_lives_stays(self) -> None:
+    def test_a_live_leader_stays(self) -> None:
         state = partition(1, 2, 3, leader=3)
         assert elect(state, live=EVERYBODY) == state
 
@@ -96,11 +96,11 @@ class TestCleanElection:
         assert successor(state, live=EVERYBODY) == 3
         assert elect(state, live=EVERYBODY).leader == 3
 
-    def test_only_the_living_are_elected_and_the_epoch_grows_by_one(self) -> None:
+    def test_only_live_replicas_are_elected_and_the_epoch_grows_by_one(self) -> None:
         elected = elect(partition(1, 2, 3, leader=1), live=among(2, 3))
         assert elected == partition(1, 2, 3, leader=2, epoch=EPOCH + 1)
 
-    def test_only_the_in_sync_are_elected(self) -> None:
+    def test_only_in_sync_replicas_are_elected(self) -> None:
         state = partition(1, 2, 3, isr=(1, 3), leader=1)
         assert elect(state, live=among(2, 3)).leader == 3
 
@@ -109,7 +109,7 @@ class TestCleanElection:
         assert elect(state, live=EVERYBODY, cooling=among(1)).leader == 2
         assert elect(state, live=EVERYBODY, cooling=among(1, 2)).leader == 3
 
-    def test_a_cooling_broker_is_elected_if_no_other_isr_member_lives(self) -> None:
+    def test_a_cooling_broker_is_elected_if_no_other_isr_member_is_live(self) -> None:
         state = partition(1, 2, 3, isr=(1, 2), leader=2)
         assert elect(state, live=among(1, 3), cooling=among(1)).leader == 1
 
@@ -117,12 +117,12 @@ class TestCleanElection:
         state = partition(3, 1, 2, leader=None)
         assert elect(state, live=EVERYBODY, cooling=EVERYBODY).leader == 3
 
-    def test_without_a_living_isr_member_nobody_leads_and_that_is_an_epoch_too(self) -> None:
+    def test_without_a_live_isr_member_there_is_no_leader_in_a_new_epoch(self) -> None:
         state = partition(1, 2, 3, isr=(1,), leader=1)
         gone = elect(state, live=among(2, 3))
         assert gone == partition(1, 2, 3, isr=(1,), leader=None, epoch=EPOCH + 1)
 
-    def test_still_nobody_is_no_change(self) -> None:
+    def test_still_no_leader_is_no_change(self) -> None:
         state = partition(1, 2, 3, isr=(1,), leader=None)
         assert elect(state, live=among(2, 3)) == state
         assert successor(state, live=among(2, 3)) is None
@@ -135,12 +135,12 @@ class TestCleanElection:
 
 
 class TestUncleanElection:
-    def test_the_first_living_replica_becomes_the_whole_isr(self) -> None:
+    def test_an_unclean_election_makes_the_first_live_replica_the_whole_isr(self) -> None:
         state = partition(1, 3, 2, isr=(1,), leader=1)
         elected = elect(state, live=among(2, 3), unclean=True)
         assert elected == partition(1, 3, 2, isr=(3,), leader=3, epoch=EPOCH + 1)
 
-    def test_only_when_no_isr_member_lives(self) -> None:
+    def test_an_election_is_unclean_only_when_no_isr_member_is_live(self) -> None:
         state = partition(1, 2, 3, isr=(1, 3), leader=1)
         elected = elect(state, live=among(2, 3), unclean=True)
         assert elected == partition(1, 2, 3, isr=(1, 3), leader=3, epoch=EPOCH + 1)
@@ -149,7 +149,7 @@ class TestUncleanElection:
         state = partition(1, 2, 3, isr=(3,), leader=None)
         assert elect(state, live=EVERYBODY, cooling=among(3), unclean=True).leader == 3
 
-    def test_with_no_living_replica_at_all_nobody_leads(self) -> None:
+    def test_with_no_live_replica_at_all_there_is_no_leader(self) -> None:
         state = partition(1, 2, isr=(1,), leader=1)
         elected = elect(state, live=among(4, 5), unclean=True)
         assert elected == partition(1, 2, isr=(1,), leader=None, epoch=EPOCH + 1)
@@ -174,7 +174,7 @@ class TestPreferredLeader:
             ),
         ],
     )
-    def test_is_not_restored_when(
+    def test_leadership_is_not_restored_when(
         self, state: PartitionState, live: frozenset[BrokerId], cooling: frozenset[BrokerId]
     ) -> None:
         assert elect_preferred_leader(state, live=live, cooling=cooling) == state
@@ -190,7 +190,7 @@ class TestBrokerGone:
         after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(1), live=among(2, 3))
         assert after == partition(1, 2, 3, isr=(2, 3), leader=2, epoch=EPOCH + 1)
 
-    def test_a_leader_back_as_a_new_incarnation_led_before_and_leads_no_more(self) -> None:
+    def test_a_leader_back_as_a_new_incarnation_no_longer_leads(self) -> None:
         after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(1), live=EVERYBODY)
         assert after == partition(1, 2, 3, isr=(2, 3), leader=2, epoch=EPOCH + 1)
 
@@ -198,18 +198,18 @@ class TestBrokerGone:
         after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(3), live=EVERYBODY)
         assert after == partition(1, 2, 3, isr=(1, 2), leader=1)
 
-    def test_the_last_member_stays_in_the_isr_and_nobody_leads_until_it_returns(self) -> None:
+    def test_the_last_member_stays_in_the_isr_and_there_is_no_leader_until_it_returns(self) -> None:
         alone = partition(1, 2, isr=(1,), leader=1)
         waiting = broker_gone(alone, BrokerId(1), live=among(2))
         assert waiting == partition(1, 2, isr=(1,), leader=None, epoch=EPOCH + 1)
         back = broker_gone(waiting, BrokerId(1), live=among(1, 2))
         assert back == partition(1, 2, isr=(1,), leader=1, epoch=EPOCH + 2)
 
-    def test_the_last_living_member_stays_beside_dead_ones(self) -> None:
+    def test_the_last_live_member_stays_in_the_isr_with_dead_ones(self) -> None:
         state = partition(1, 2, leader=1)
         assert broker_gone(state, BrokerId(1), live=among(1)).isr == brokers(1, 2)
 
-    def test_the_only_one_left_leads_again_in_a_new_epoch(self) -> None:
+    def test_the_only_replica_leads_again_in_a_new_epoch(self) -> None:
         """Its new incarnation may lack its former tail; an epoch has one writer."""
         state = partition(1, 2, isr=(1,), leader=1)
         after = broker_gone(state, BrokerId(1), live=among(1, 2))
@@ -235,7 +235,7 @@ class TestBrokerGone:
     cooling=broker_sets,
     unclean=st.booleans(),
 )
-def test_design_a_brokers_end_is_repeatable_and_leaves_a_sound_partition(
+def test_design_removing_a_broker_is_idempotent_and_leaves_a_valid_state(
     state: PartitionState,
     broker: BrokerId,
     live: frozenset[BrokerId],
@@ -278,7 +278,7 @@ def test_design_an_epoch_belongs_to_one_leader(
 @pytest.mark.property
 @searched
 @given(partitions(), broker_sets, broker_sets)
-def test_design_a_cooling_broker_is_elected_only_if_no_other_member_lives(
+def test_design_a_cooling_broker_is_elected_only_if_no_other_member_is_live(
     state: PartitionState, live: frozenset[BrokerId], cooling: frozenset[BrokerId]
 ) -> None:
     """A dumb twin: rank by (cooling, place in the assignment) and take the best."""

@@ -29,13 +29,13 @@ class TestEligible:
         with pytest.raises(AssertionError, match="outside the ISR"):
             with_eligible(partition(1, 2, leader=1), 2)
 
-    def test_who_leaves_an_isr_that_is_then_below_min_isr_is_eligible(self) -> None:
+    def test_a_replica_that_leaves_an_isr_below_min_isr_is_eligible(self) -> None:
         state = partition(1, 2, 3, isr=(3, 1, 2), leader=1)
         assert eligible_after(state, among(1, 2), min_isr=2) == ()
         assert eligible_after(state, among(1), min_isr=2) == brokers(2, 3)
         assert eligible_after(state, among(1), min_isr=2, lost=among(3)) == brokers(2)
 
-    def test_it_stays_eligible_until_the_isr_suffices(self) -> None:
+    def test_a_replica_stays_eligible_until_the_isr_reaches_min_isr(self) -> None:
         state = with_eligible(partition(1, 2, 3, isr=(1,), leader=1), 2)
         assert eligible_after(state, among(1), min_isr=2) == brokers(2)
         assert eligible_after(state, among(1, 3), min_isr=3) == brokers(2)
@@ -49,7 +49,7 @@ class TestOffline:
         assert after == partition(1, 2, 3, isr=(1, 3), leader=1)
         assert brokers_changed(after, ended=(), live=ALL, failed=among(2)) == after
 
-    def test_a_failed_leader_hands_over_and_leaves(self) -> None:
+    def test_a_failed_leader_is_replaced_and_leaves_the_isr(self) -> None:
         after = brokers_changed(partition(1, 2, 3, leader=1), ended=(), live=ALL, failed=among(1))
         assert after == partition(1, 2, 3, isr=(2, 3), leader=2, epoch=EPOCH + 1)
 
@@ -58,7 +58,7 @@ class TestOffline:
         after = brokers_changed(state, ended=(), live=ALL, failed=among(1))
         assert after == partition(1, 2, 3, isr=(1,), leader=None, epoch=EPOCH + 1)
 
-    def test_what_failed_is_not_eligible(self) -> None:
+    def test_a_failed_replica_is_not_eligible(self) -> None:
         after = brokers_changed(
             partition(1, 2, leader=1), ended=(), live=ALL, failed=among(2), min_isr=2
         )
@@ -80,7 +80,7 @@ class TestOffline:
         )
         assert (after.isr, after.leader, after.eligible) == (brokers(1, 3), None, ())
 
-    def test_a_damaged_leader_that_leaves_ends_its_epoch_though_no_member_lives(self) -> None:
+    def test_a_damaged_leader_that_leaves_ends_its_epoch_although_no_member_is_live(self) -> None:
         """Every change of leader, also to none, is a new epoch."""
         before = partition(1, 2, 3, leader=2)
         after = brokers_changed(
@@ -101,7 +101,7 @@ class TestOffline:
         elected = elect(state, live=among(2, 3), unclean=True)
         assert (elected.leader, elected.isr, elected.eligible) == (3, brokers(3), ())
 
-    def test_damaged_replicas_lead_never_not_even_uncleanly(self) -> None:
+    def test_damaged_replicas_never_lead_not_even_uncleanly(self) -> None:
         state = with_eligible(partition(1, 2, 3, isr=(1,), leader=None), 2)
         after = brokers_changed(
             state, ended=(), live=among(1, 2), damaged=among(1, 2), unclean=True, min_isr=2
@@ -112,7 +112,7 @@ class TestOffline:
         )
         assert (intact.leader, intact.isr) == (3, brokers(3))
 
-    def test_a_damaged_member_leaves_while_its_leader_lives(self) -> None:
+    def test_a_damaged_member_leaves_while_its_leader_is_live(self) -> None:
         """A leader that lets it in deletes the report: while there is one, it is not whole."""
         after = brokers_changed(
             partition(1, 2, 3, leader=1), ended=(), live=ALL, damaged=among(2), min_isr=2
@@ -130,7 +130,7 @@ class TestOffline:
 
 
 class TestMoves:
-    def test_who_moves_away_is_not_eligible(self) -> None:
+    def test_a_removed_replica_is_not_eligible(self) -> None:
         state = with_eligible(partition(1, 2, 3, isr=(1,), leader=1), 2, 3)
         moving = start(state, brokers(1, 4), known=among(1, 2, 3, 4), live=ALL)
         assert moving.eligible == brokers(2, 3)

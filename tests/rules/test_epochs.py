@@ -53,13 +53,13 @@ class TestAssign:
             (2, 0), (4, 10), (5, 25), (8, 30)
         )
 
-    def test_saying_the_same_epoch_again_changes_nothing(self) -> None:
+    def test_adding_the_same_epoch_again_changes_nothing(self) -> None:
         assert KNOWN.assign(LeaderEpoch(5), Offset(28)) == KNOWN
 
     def test_an_epoch_that_wrote_nothing_leaves_no_entry(self) -> None:
         assert KNOWN.assign(LeaderEpoch(6), Offset(25)) == history((2, 0), (4, 10), (6, 25))
 
-    def test_an_older_epoch_is_our_own_mistake(self) -> None:
+    def test_an_older_epoch_fails_an_assertion(self) -> None:
         with pytest.raises(AssertionError, match="epochs only grow"):
             KNOWN.assign(LeaderEpoch(4), Offset(30))
 
@@ -77,10 +77,12 @@ class TestEndOf:
             pytest.param(6, None, id="a newer one is undefined"),
         ],
     )
-    def test_of_a_log_with_gaps(self, epoch: int, expected: EpochEnd | None) -> None:
+    def test_the_end_offset_of_an_epoch_in_a_log_with_gaps(
+        self, epoch: int, expected: EpochEnd | None
+    ) -> None:
         assert KNOWN.end_of(LeaderEpoch(epoch), log_end=END) == expected
 
-    def test_a_log_without_history_cannot_say(self) -> None:
+    def test_a_log_without_history_has_no_epoch_end(self) -> None:
         assert EpochHistory().end_of(LeaderEpoch(0), log_end=END) is None
 
 
@@ -95,7 +97,9 @@ class TestCutEnd:
             pytest.param(0, EpochHistory(), id="nothing stays"),
         ],
     )
-    def test_keeps_the_epochs_that_keep_a_record(self, to: int, expected: EpochHistory) -> None:
+    def test_truncation_keeps_epochs_that_still_have_a_record(
+        self, to: int, expected: EpochHistory
+    ) -> None:
         assert KNOWN.cut_end(Offset(to)) == expected
 
 
@@ -135,7 +139,7 @@ class TestDivergence:
             pytest.param(1, 1, ends(1, 0), id="an epoch older than all the leader kept"),
         ],
     )
-    def test_of_one_fetch(
+    def test_the_divergence_of_one_fetch(
         self, fetch_offset: int, last_fetched_epoch: int, expected: EpochEnd | None
     ) -> None:
         answer = divergence(
@@ -179,14 +183,14 @@ class TestTruncation:
             ),
         ],
     )
-    def test_by_what_the_leader_says(
+    def test_the_truncation_offset_by_the_leaders_epoch_end(
         self, leader_says: EpochEnd | None, expected: Truncation
     ) -> None:
         cut = truncation(KNOWN, log_end=END, high_watermark=Offset(12), leader_says=leader_says)
         assert cut == expected
 
     @pytest.mark.parametrize(("leader_end", "to"), [(20, 20), (40, 30)])
-    def test_a_follower_without_history_takes_the_leaders_word(
+    def test_a_follower_without_history_uses_the_leaders_epoch_end(
         self, leader_end: int, to: int
     ) -> None:
         cut = truncation(
@@ -197,7 +201,7 @@ class TestTruncation:
         )
         assert cut == Truncation(to=Offset(to), is_final=True)
 
-    def test_a_watermark_past_the_end_cuts_nothing(self) -> None:
+    def test_a_watermark_past_the_log_end_truncates_nothing(self) -> None:
         cut = truncation(KNOWN, log_end=END, high_watermark=Offset(99), leader_says=None)
         assert cut == Truncation(to=END, is_final=True)
 
@@ -296,7 +300,7 @@ class TestTheDocumentsExamples:
         follower, rounds = follow(replica(0, 0), replica(0, 0, leads=1))
         assert (follower.log, rounds) == (log_of(0, 0), 0)
 
-    def test_kip_101_scenario_2_logs_that_parted_are_cut_where_they_parted(self) -> None:
+    def test_kip_101_scenario_2_diverged_logs_are_truncated_where_they_diverged(self) -> None:
         """A wrote m1, m2; B had only m1, was elected and wrote m3 in m2's place."""
         follower, rounds = follow(replica(0, 0), replica(0, 1, leads=1))
         assert (follower.log, rounds) == (log_of(0), 1)
@@ -380,7 +384,7 @@ clusters = st.lists(terms, min_size=4, max_size=10).map(lived)
 
 @pytest.mark.property
 @given(clusters)
-def test_a_history_kept_step_by_step_is_that_of_the_log(cluster: Cluster) -> None:
+def test_a_history_kept_incrementally_is_that_of_the_log(cluster: Cluster) -> None:
     for one in cluster.replicas:
         assert one.history == one.dumb_history()
 
@@ -388,7 +392,9 @@ def test_a_history_kept_step_by_step_is_that_of_the_log(cluster: Cluster) -> Non
 @pytest.mark.property
 @searched
 @given(clusters)
-def test_a_follower_is_cut_to_exactly_what_it_shares_with_its_leader(cluster: Cluster) -> None:
+def test_a_follower_truncates_to_exactly_the_common_prefix_with_its_leader(
+    cluster: Cluster,
+) -> None:
     leader = cluster.replicas[cluster.leader]
     for follower in cluster.followers:
         after, _ = follow(follower, leader)
@@ -398,7 +404,7 @@ def test_a_follower_is_cut_to_exactly_what_it_shares_with_its_leader(cluster: Cl
 
 @pytest.mark.property
 @given(clusters, st.integers(0, 30))
-def test_a_follower_that_has_a_prefix_of_the_leader_is_never_cut(
+def test_a_follower_that_has_a_prefix_of_the_leader_never_truncates(
     cluster: Cluster, length: int
 ) -> None:
     leader = cluster.replicas[cluster.leader]

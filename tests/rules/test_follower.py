@@ -67,7 +67,7 @@ def test_a_caught_up_time_never_goes_back_while_the_log_does_not() -> None:
     assert follower.caught_up_at_ms == 300
 
 
-def test_who_lost_its_log_has_everything_to_prove_again() -> None:
+def test_a_follower_that_lost_its_log_has_no_caught_up_time() -> None:
     """KAFKA-4485: lag is where its end is now, not where it once was."""
     follower = Follower.member(epoch_started_at_ms=0)
     follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=300))
@@ -96,14 +96,14 @@ def test_lag_begins_at_the_first_fetch_short_of_the_end_and_ends_at_one_at_it() 
     assert follower.lag_began_at_ms is None
 
 
-def test_lag_is_zero_when_level_and_counts_from_the_last_proof_otherwise() -> None:
+def test_lag_is_zero_when_level_and_counts_from_the_caught_up_time_otherwise() -> None:
     follower = Follower.member(epoch_started_at_ms=0)
     follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=100))
     assert follower.lag_ms(leader_end=Offset(10), now_ms=900) == 0
     assert follower.lag_ms(leader_end=Offset(11), now_ms=900) == 800
 
 
-def test_kip_501_dates_the_proof_when_the_read_is_done_and_keeps_the_other() -> None:
+def test_kip_501_sets_the_caught_up_time_when_the_read_is_done_and_keeps_kafkas() -> None:
     """KIP-501's example: fetch at 2000, served at 27 000; KAFKA-4485's value stays beside it."""
     follower = Follower.member(epoch_started_at_ms=0)
     follower = follower.on_fetch(fetch(950, leader_end=1_002, at_ms=0))
@@ -113,7 +113,7 @@ def test_kip_501_dates_the_proof_when_the_read_is_done_and_keeps_the_other() -> 
     assert follower.caught_up_at_ms == 0
 
 
-def test_an_idle_session_speaks_only_for_a_level_follower() -> None:
+def test_an_idle_session_counts_as_a_fetch_only_for_a_level_follower() -> None:
     follower = Follower.member(epoch_started_at_ms=0)
     follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=100))
     level = follower.on_session_fetch(leader_end=Offset(10), session_fetched_at_ms=700)
@@ -162,5 +162,5 @@ def test_a_stall_moves_nothing_into_the_future() -> None:
     assert stall(follower, began_at_ms=100, length_ms=700).fetched_at_ms == 800
 
 
-def test_a_stall_gives_a_stranger_no_history() -> None:
+def test_a_stall_moves_no_time_of_a_follower_that_never_fetched() -> None:
     assert stall(Follower.outsider(), began_at_ms=0, length_ms=500).caught_up_at_ms == NEVER_MS

@@ -159,7 +159,7 @@ def walk(policy: Policy, seed: int) -> None:
 
 @pytest.mark.property
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_lives(policy: Policy) -> None:
+def test_random_histories_of_a_partition_keep_every_guarantee(policy: Policy) -> None:
     for seed in range(LIVES):
         try:
             walk(policy, seed)

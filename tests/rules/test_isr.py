@@ -30,7 +30,7 @@ from support.rules.partition_states import BROKERS, among
         (Shrinking(among(1, 2, 3), among(2, 3)), among(1, 2, 3), among(1, 2, 3), among(1)),
     ],
 )
-def test_kip_497_a_pending_expand_counts_already_and_a_pending_shrink_still(
+def test_kip_497_the_maximal_isr_includes_a_pending_expand_and_ignores_a_pending_shrink(
     isr: Isr,
     is_committed: frozenset[BrokerId],
     is_maximal: frozenset[BrokerId],

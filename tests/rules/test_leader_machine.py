@@ -93,7 +93,7 @@ def level(machine: Machine) -> Machine:
     return machine
 
 
-def test_a_new_leader_asks_to_be_woken_once() -> None:
+def test_a_new_leader_requests_one_wake_up() -> None:
     machine = Machine()
     assert machine.first_effects == [WakeAt(LIMIT_MS + 1)], "its followers have yet to fetch"
     assert appended(machine, 20, now_ms=6) == [], "the wake-up that is set is early enough"
@@ -107,7 +107,7 @@ def test_the_last_fetch_commits() -> None:
     assert machine.fetch(THIRD, 10, now_ms=7) == [Committed(Offset(10))]
 
 
-def test_a_wake_up_that_is_too_early_looks_again() -> None:
+def test_a_wake_up_that_is_too_early_is_repeated() -> None:
     machine = Machine()
     appended(machine, 10, now_ms=5)
     machine.fetch(SECOND, 10, now_ms=600)
@@ -140,7 +140,7 @@ def test_a_deadline_precedes_an_event_of_its_millisecond() -> None:
     assert isinstance(machine.state.isr, Shrinking)
 
 
-def test_a_late_leader_says_when_its_decision_was_due() -> None:
+def test_a_late_leader_records_when_its_decision_was_due() -> None:
     machine = Machine()
     appended(machine, 10, now_ms=5)
     effects = machine.report(Woken(), now_ms=LIMIT_MS + 41)
@@ -210,7 +210,7 @@ class TestOutcomes:
         assert machine.report(state, now_ms=1_201) == []
         assert machine.state.isr == expand
 
-    def test_its_own_refusal(self) -> None:
+    def test_a_refusal_of_the_pending_proposal(self) -> None:
         machine, _, expand = self.proposed()
         members = frozenset({LEADER, SECOND})
         assert IsrSettled(expand, members) in machine.report(ProposalRefused(expand), now_ms=1_201)
@@ -270,7 +270,7 @@ class TestStalls:
         assert Resign(ResignReason.STALLED) in effects
 
 
-def test_a_slow_read_resigns_and_asks_again() -> None:
+def test_a_leader_resigns_because_of_a_slow_read_and_repeats_the_request() -> None:
     """KIP-501, solution 2: noticed while the read is still running."""
     rule = Rule(
         policy=CaughtUp(lag_time_max_ms=LIMIT_MS, pending_reads=True),
@@ -288,7 +288,7 @@ def test_a_slow_read_resigns_and_asks_again() -> None:
     ]
 
 
-def test_kafka_looks_every_half_period() -> None:
+def test_kafka_checks_every_half_period() -> None:
     rule = Rule(policy=RULE.policy, fetch_wait_max_ms=100, checks_from_ms=0)
     machine = Machine(rule=rule)
     assert machine.first_effects == [WakeAt(1_500)], "due at 1001, noticed at 1500"
@@ -297,7 +297,7 @@ def test_kafka_looks_every_half_period() -> None:
     assert isinstance(proposal, ProposeIsr)
 
 
-def test_a_replay_meets_deadlines_only_when_the_recorded_leader_looked() -> None:
+def test_a_replay_checks_deadlines_only_when_the_recorded_leader_did() -> None:
     machine = Machine()
     appended(machine, 10, now_ms=5)
     event = HighWatermarkRecorded(Offset(4))
@@ -316,7 +316,7 @@ def test_level_followers_need_no_wake_up() -> None:
     assert machine.state.wake_at_ms == NO_WAKE_MS
 
 
-def test_kafka_evicts_nobody_between_two_checks() -> None:
+def test_kafka_evicts_no_follower_between_two_checks() -> None:
     """Woken for another reason: a replica outside the ISR stops holding the watermark."""
     rule = Rule(policy=RULE.policy, fetch_wait_max_ms=100, checks_from_ms=0)
     machine = Machine(members=(LEADER, SECOND), rule=rule)
@@ -331,7 +331,7 @@ def test_kafka_evicts_nobody_between_two_checks() -> None:
     assert machine.state.wake_at_ms == 1_500
 
 
-def test_what_a_fetch_session_said_counts_with_the_next_fetch() -> None:
+def test_an_idle_session_fetch_counts_with_the_next_fetch() -> None:
     machine = level(Machine())
     fetch = Fetch(
         offset=Offset(0),
@@ -363,14 +363,14 @@ def test_a_read_that_failed_holds_nothing() -> None:
     assert machine.report(Woken(), now_ms=591) == [], "no read is slow any more"
 
 
-def test_another_rule_decides_at_once() -> None:
+def test_a_new_rule_applies_at_once() -> None:
     machine = level(Machine())
     appended(machine, 10, now_ms=100)
     shorter = Rule(policy=CaughtUp(lag_time_max_ms=300), fetch_wait_max_ms=100)
     assert machine.report(RuleChanged(shorter), now_ms=250) == [WakeAt(301)]
 
 
-def test_a_wake_up_that_comes_early_is_asked_for_again() -> None:
+def test_a_wake_up_that_comes_early_is_requested_again() -> None:
     """A loop may measure time with a coarser clock, and be a millisecond early."""
     machine = Machine()
     appended(machine, 10, now_ms=5)

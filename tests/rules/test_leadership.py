@@ -85,7 +85,7 @@ def test_an_expand_counts_the_new_member_at_once_and_there_is_no_min_isr_gate() 
     assert term.high_watermark == 20
 
 
-def test_a_failed_write_keeps_the_maximal_isr_until_the_store_has_spoken() -> None:
+def test_a_failed_write_keeps_the_maximal_isr_until_the_state_is_read() -> None:
     term = leadership(members=(LEADER, SECOND)).append(end=Offset(5), now_ms=0)
     term = fetched(fetched(term, SECOND, 5, at_ms=1), THIRD, 5, at_ms=1).propose_join(THIRD)
     assert maximal(term.append(end=Offset(6), now_ms=2).isr) == set(ALL)
@@ -107,7 +107,7 @@ def test_one_change_at_a_time() -> None:
         (100, 2, (Obstacle.STALE_INCARNATION,)),
     ],
 )
-def test_what_keeps_a_replica_out(
+def test_obstacles_to_joining_the_isr(
     offset: int, incarnation: int, expected: tuple[Obstacle, ...]
 ) -> None:
     """PartitionTest: joins only at the start of the current epoch, never with a stale epoch."""
@@ -127,7 +127,7 @@ def test_a_broker_that_is_gone_neither_joins_nor_holds_the_watermark() -> None:
     assert Obstacle.STALE_INCARNATION in gone.obstacles(THIRD, now_ms=4)
 
 
-def test_who_is_close_frees_the_watermark_when_its_lag_passes_the_limit() -> None:
+def test_a_pseudo_isr_member_stops_holding_the_watermark_when_its_lag_passes_the_limit() -> None:
     """KAFKA-4485, guarantee 1; and the deadline says when to look."""
     term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
     term = fetched(term, THIRD, 10, at_ms=100).append(end=Offset(20), now_ms=200)
@@ -138,7 +138,7 @@ def test_who_is_close_frees_the_watermark_when_its_lag_passes_the_limit() -> Non
     assert term.with_watermark(now_ms=100 + LIMIT_MS + 1).high_watermark == 20
 
 
-def test_who_lost_its_log_does_not_hold_the_watermark() -> None:
+def test_a_follower_that_lost_its_log_does_not_hold_the_watermark() -> None:
     """It was caught up a moment ago; a new disk makes it a bootstrapping replica like any other."""
     term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
     term = fetched(term, THIRD, 10, at_ms=100).append(end=Offset(20), now_ms=200)
@@ -160,7 +160,7 @@ def test_a_replica_below_the_epochs_start_does_not_hold_the_watermark() -> None:
 
 
 @pytest.mark.parametrize("policy", [CaughtUp, TrueLag])
-def test_a_pending_read_admits_nobody(policy: type[CaughtUp | TrueLag]) -> None:
+def test_a_pending_read_lets_no_follower_join(policy: type[CaughtUp | TrueLag]) -> None:
     """KIP-501: it keeps a member in; a follower outside that lags stays outside."""
     rule = policy(lag_time_max_ms=LIMIT_MS, pending_reads=True)
     term = leadership(members=(LEADER, SECOND), policy=rule).append(end=Offset(10), now_ms=0)
@@ -171,7 +171,7 @@ def test_a_pending_read_admits_nobody(policy: type[CaughtUp | TrueLag]) -> None:
     assert Obstacle.LAGGING in term.obstacles(THIRD, now_ms=late_ms)
 
 
-def test_nothing_is_due_when_everybody_is_level() -> None:
+def test_nothing_is_due_when_every_follower_is_level() -> None:
     term = leadership().append(end=Offset(1), now_ms=0)
     term = fetched(fetched(term, SECOND, 1, at_ms=1), THIRD, 1, at_ms=1)
     assert term.next_deadline_ms(now_ms=1) is None
@@ -214,7 +214,7 @@ class TestStalls:
         now_ms = 1_100 + stall_ms
         return term.stalled(Stall(began_at_ms=1_100, ended_at_ms=now_ms)), now_ms
 
-    def test_no_healthy_follower_leaves_however_long_it_was(self, policy: Policy) -> None:
+    def test_no_healthy_follower_leaves_however_long_the_stall_was(self, policy: Policy) -> None:
         """Neither the one whose fetch waited in the socket nor the one who has yet to ask."""
         for stall_ms in (200, 2_900, 5_000, 60_000):
             term, now_ms = self.stopped(policy, stall_ms=stall_ms)
@@ -223,14 +223,16 @@ class TestStalls:
             term = fetched(term, SECOND, 1, at_ms=now_ms + 509)
             assert SECOND not in term.leaving(now_ms=now_ms + 3_000)
 
-    def test_a_follower_that_died_meanwhile_leaves_in_bounded_time(self, policy: Policy) -> None:
+    def test_a_follower_that_died_in_a_leader_stall_leaves_in_bounded_time(
+        self, policy: Policy
+    ) -> None:
         for stall_ms in (200, 2_900, 5_000, 60_000):
             term, now_ms = self.stopped(policy, stall_ms=stall_ms)
             term = term.drained(now_ms=now_ms + 10)
             assert term.deadlines()[THIRD] <= now_ms + 10 + 2 * 3_000 + 500
 
     @pytest.mark.parametrize("fetches", [False, True], ids=["dead", "fetching without progress"])
-    def test_stalling_again_and_again_keeps_nobody_for_ever(
+    def test_repeated_stalls_do_not_keep_a_dead_follower_in_the_isr_for_ever(
         self,
         policy: Policy,
         fetches: bool,  # noqa: FBT001
@@ -249,7 +251,7 @@ class TestStalls:
             running_ms += 400
             assert running_ms <= 2 * 3_000 + 500
 
-    def test_an_idle_session_is_forgiven_like_a_fetch(self, policy: Policy) -> None:
+    def test_an_idle_session_fetch_is_moved_by_a_stall_like_a_fetch(self, policy: Policy) -> None:
         """Level at 1000, its session asks last at 60 000, stopped from 60 400 to 63 300."""
         term = leadership(policy=policy)
         term = fetched(fetched(term, SECOND, 0, at_ms=1_000), THIRD, 0, at_ms=1_000)
@@ -282,7 +284,7 @@ def test_a_gap_that_began_before_the_last_work_moves_nothing_into_the_future() -
     assert term.log.append_times.first_past_ms(Offset(0)) == 6_000
 
 
-def test_who_lets_go_of_the_watermark_while_its_leader_stands_still_does_so_at_once() -> None:
+def test_a_follower_that_stops_holding_the_watermark_in_a_stall_advances_it_at_once() -> None:
     """Outside and close by KIP-16's code, then silent past what a stall forgives: nobody else looks
     until the next fetch or append, and a producer may wait for it."""
     term = leadership(members=(LEADER,), policy=LagBegin(lag_time_max_ms=3_000))
@@ -303,7 +305,7 @@ def test_a_move_adds_and_drops_replicas_within_an_epoch() -> None:
     assert Obstacle.LAGGING in term.obstacles(newcomer, now_ms=2)
 
 
-def test_a_session_that_stops_speaking_hands_over_its_time() -> None:
+def test_an_append_takes_the_last_fetch_time_of_an_idle_session() -> None:
     """The design: when the partition gets an append, is listed or leaves the session."""
     term = leadership()
     term = fetched(fetched(term, SECOND, 0, at_ms=1), THIRD, 0, at_ms=1)
@@ -311,7 +313,7 @@ def test_a_session_that_stops_speaking_hands_over_its_time() -> None:
     assert term.leaving(now_ms=60_020) == (THIRD,)
 
 
-def test_while_a_change_is_pending_nobody_is_due_and_nobody_joins() -> None:
+def test_while_a_change_is_pending_no_follower_leaves_or_joins() -> None:
     term = leadership(members=(LEADER, SECOND)).append(end=Offset(1), now_ms=0)
     term = fetched(term, THIRD, 1, at_ms=LIMIT_MS + 1)
     assert term.leaving(now_ms=LIMIT_MS + 1) == (SECOND,)
@@ -321,7 +323,7 @@ def test_while_a_change_is_pending_nobody_is_due_and_nobody_joins() -> None:
     assert term.obstacles(THIRD, now_ms=LIMIT_MS + 1) == (Obstacle.CHANGE_PENDING,)
 
 
-def test_a_session_that_asked_before_the_last_fetch_changes_nothing() -> None:
+def test_a_session_fetch_before_the_last_fetch_changes_nothing() -> None:
     term = fetched(leadership(), SECOND, 0, at_ms=100)
     assert term.session_fetched(SECOND, at_ms=90) is term
 
@@ -354,7 +356,7 @@ def test_kafkas_definition_of_the_isr() -> None:
         (lambda term: term.settle(set(), now_ms=0), "never empty"),
     ],
 )
-def test_our_own_mistakes_are_assertions(breakage: object, message: str) -> None:
+def test_invalid_calls_fail_assertions(breakage: object, message: str) -> None:
     assert callable(breakage)
     with pytest.raises(AssertionError, match=message):
         breakage(leadership())
@@ -363,7 +365,7 @@ def test_our_own_mistakes_are_assertions(breakage: object, message: str) -> None
 # Another rule while leading.
 
 
-def test_a_shorter_limit_counts_from_when_a_follower_was_last_heard_of() -> None:
+def test_a_shorter_limit_counts_from_the_last_fetch_of_a_follower() -> None:
     term = leadership().append(end=Offset(10), now_ms=1_000)
     term = fetched(term, SECOND, 10, at_ms=2_000)
     term = fetched(term, THIRD, 10, at_ms=2_000).append(end=Offset(20), now_ms=2_500)
@@ -382,7 +384,7 @@ def test_a_shorter_limit_counts_from_when_a_follower_was_last_heard_of() -> None
     assert longer.leaving(now_ms=11_001) == (THIRD,)
 
 
-def test_a_stricter_rule_lets_go_of_the_watermark_at_once() -> None:
+def test_a_stricter_rule_advances_the_watermark_at_once() -> None:
     """A replica outside the ISR that was close enough to hold it no longer is."""
     term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
     term = fetched(term, THIRD, 10, at_ms=100).append(end=Offset(20), now_ms=150)

@@ -126,7 +126,7 @@ def test_no_throttle_works_on_a_network_too_small() -> None:
 
 @pytest.mark.property
 @given(inbound=st.integers(0, 40), network=st.integers(0, 60), replication_factor=st.integers(1, 4))
-def test_the_safe_range_is_found_by_trying_every_throttle(
+def test_the_safe_range_agrees_with_trying_every_throttle(
     inbound: int, network: int, replication_factor: int
 ) -> None:
     limits = safe_range(
@@ -258,6 +258,6 @@ def test_stuck_is_no_new_low_for_the_whole_patience(lags: list[int], patience_s:
     assert progress(every_second(*lags), patience_ms=1_000 * patience_s) is expected
 
 
-def test_a_verdict_without_samples_would_be_our_own_bug() -> None:
+def test_a_verdict_without_samples_fails_an_assertion() -> None:
     with pytest.raises(AssertionError):
         progress([], patience_ms=1_000)

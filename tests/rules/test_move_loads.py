@@ -51,7 +51,7 @@ def test_a_leader_also_feeds_the_replicas_it_has() -> None:
     assert found[THREE].time_ms(4 * MB) == 3_334
 
 
-def test_a_partition_that_nobody_leads_is_received_by_nobody_knows_whom() -> None:
+def test_a_partition_without_a_leader_adds_no_outbound_load() -> None:
     found = loads({partition(0): move({ONE}, {TWO})}, leaders={}, sizes={}, rates={})
     assert found == {TWO: BrokerLoad()}
     assert total_time_ms(found.values(), 1) == 0

@@ -205,7 +205,7 @@ def test_a_replica_is_throttled_exactly_as_a_source_or_as_a_new_copy(
         ({partition("baz", 0): ()}, "baz-0: the replica list is empty; name at least one broker"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(plan: Plan, message: str) -> None:
+def test_an_invalid_plan_is_refused(plan: Plan, message: str) -> None:
     with pytest.raises(BadPlan) as refusal:
         moves(CURRENT, plan, known=KNOWN)
     assert str(refusal.value) == message
@@ -230,6 +230,6 @@ def test_a_cluster_without_partitions_has_no_ratio() -> None:
 
 
 @pytest.mark.parametrize("partitions_to_move", [-1, 8])
-def test_moving_more_than_there_is_would_be_our_own_bug(partitions_to_move: int) -> None:
+def test_moving_more_than_exists_fails_an_assertion(partitions_to_move: int) -> None:
     with pytest.raises(AssertionError):
         move_ratio(partitions_to_move=partitions_to_move, partitions_total=7)

@@ -33,19 +33,19 @@ def test_a_read_is_timed_whether_it_holds_or_not() -> None:
     assert NO_READS.oldest_parsed_at_ms is None
 
 
-def test_it_ends_with_the_read_and_ending_twice_is_harmless() -> None:
+def test_a_hold_ends_with_the_read_and_ending_twice_is_harmless() -> None:
     follower = began(follower_at(10, leader_end=10), 10)
     ended = follower.on_read_ended(1)
     assert not ended.reads.hold
     assert ended.on_read_ended(1) == ended
 
 
-def test_it_ends_with_its_own_connection_only() -> None:
+def test_a_hold_ends_with_its_own_connection_only() -> None:
     follower = began(follower_at(10, leader_end=10), 10, read_id=1, connection=1)
     follower = began(follower, 10, read_id=2, connection=2)
     assert follower.on_connection_closed(1).reads.hold
     assert not follower.on_connection_closed(1).on_connection_closed(2).reads.hold
 
 
-def test_it_ends_with_the_brokers_session() -> None:
+def test_a_hold_ends_with_the_brokers_session() -> None:
     assert not began(follower_at(10, leader_end=10), 10).on_session_ended().reads.hold

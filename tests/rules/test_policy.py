@@ -159,7 +159,7 @@ def check_deadline(policy: Policy, twin: str, history: History, now_ms: int) -> 
 
 @pytest.mark.property
 @given(histories())
-def test_messages_leaves_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
+def test_messages_evicts_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
     history, now_ms = drawn
     policy = Messages(lag_time_max_ms=history.lag_time_max_ms, lag_max_messages=MESSAGES_MAX)
     check_deadline(policy, "messages_out", history, now_ms)
@@ -167,7 +167,7 @@ def test_messages_leaves_exactly_when_the_table_says(drawn: tuple[History, int])
 
 @pytest.mark.property
 @given(histories())
-def test_lag_begin_leaves_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
+def test_lag_begin_evicts_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
     history, now_ms = drawn
     policy = LagBegin(lag_time_max_ms=history.lag_time_max_ms)
     check_deadline(policy, "lag_begin_out", history, now_ms)
@@ -175,7 +175,7 @@ def test_lag_begin_leaves_exactly_when_the_table_says(drawn: tuple[History, int]
 
 @pytest.mark.property
 @given(histories())
-def test_caught_up_leaves_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
+def test_caught_up_evicts_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
     history, now_ms = drawn
     policy = CaughtUp(lag_time_max_ms=history.lag_time_max_ms)
     check_deadline(policy, "caught_up_out", history, now_ms)
@@ -183,7 +183,7 @@ def test_caught_up_leaves_exactly_when_the_table_says(drawn: tuple[History, int]
 
 @pytest.mark.property
 @given(histories())
-def test_pending_reads_leaves_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
+def test_pending_reads_evicts_exactly_when_the_table_says(drawn: tuple[History, int]) -> None:
     history, now_ms = drawn
     policy = CaughtUp(lag_time_max_ms=history.lag_time_max_ms, pending_reads=True)
     check_deadline(policy, "pending_reads_out", history, now_ms)

@@ -44,14 +44,14 @@ def fullest_ten_seconds(ledger: Ledger) -> int:
 # --- what fills it, what empties it ---
 
 
-def test_it_starts_empty_and_fills_at_the_quota() -> None:
+def test_a_bucket_starts_empty_and_fills_at_the_quota() -> None:
     assert not empty_bucket().admits(1, now_ms=0)
     assert empty_bucket().admits(1, now_ms=1)
     assert not empty_bucket().admits(251, now_ms=250)
     assert empty_bucket().admits(250, now_ms=250)
 
 
-def test_it_holds_half_a_second_of_the_quota_however_long_it_idles() -> None:
+def test_a_bucket_holds_at_most_half_a_second_of_the_quota() -> None:
     idled = empty_bucket().at(1_000_000)
     spent = idled.spend(500, now_ms=1_000_000)
     assert spent.credit == 0
@@ -248,7 +248,7 @@ IDLE_THEN_GREEDY: tuple[int, Life] = R, [Idle(2_000), Limited(20, 550, 20_000)]
 @given(rate_and_life=lives(with_in_sync=True), start=STARTS)
 @example(rate_and_life=IDLE_THEN_GREEDY, start=0)
 @example(rate_and_life=(R, [InSync(20_000), Limited(10, 120, 20_000)]), start=500)
-def test_what_could_be_held_back_stays_within_105_percent_less_in_sync_plus_one_batch(
+def test_throttled_bytes_stay_within_105_percent_less_in_sync_plus_one_batch(
     rate_and_life: tuple[int, Life], start: int
 ) -> None:
     """quota_bucket.py's bound, at every moment at which such a byte is let go (see `Sender`)."""
@@ -346,7 +346,7 @@ def test_one_request_gets_all_of_a_bucket_smaller_than_a_batch() -> None:
     assert bucket.admits_at_ms(2_000) is None
 
 
-def test_what_an_answer_exceeds_is_owed() -> None:
+def test_a_response_above_its_reservation_leaves_debt() -> None:
     bucket, granted_bytes = full_bucket().reserve(
         2_000, batch_bytes_max=2_000, leaders=1, now_ms=500
     )
@@ -355,13 +355,13 @@ def test_what_an_answer_exceeds_is_owed() -> None:
     assert settled.admits(1, now_ms=2_101)
 
 
-def test_what_an_answer_does_not_use_is_given_back() -> None:
+def test_the_unused_part_of_a_reservation_is_returned() -> None:
     bucket, granted_bytes = full_bucket().reserve(500, batch_bytes_max=1, leaders=1, now_ms=500)
     settled = bucket.settle(reserved_bytes=granted_bytes, received_bytes=0, now_ms=60_000)
     assert settled == full_bucket().at(60_000)
 
 
-def test_what_is_reserved_leaves_no_room_for_a_second_half_second() -> None:
+def test_reserved_bytes_leave_no_room_for_a_second_half_second() -> None:
     bucket, _ = full_bucket().reserve(500, batch_bytes_max=1, leaders=1, now_ms=500)
     assert not bucket.admits(1, now_ms=60_000)
 
@@ -546,12 +546,12 @@ def test_received_bytes_stay_within_105_percent_plus_one_batch_over_any_ten_seco
         in_sync_bytes=[0, 1_000_000, *[0] * 18],
     )
 )
-def test_bytes_asked_for_stay_within_105_percent_less_in_sync_plus_one_batch(world: World) -> None:
+def test_requested_bytes_stay_within_105_percent_less_in_sync_plus_one_batch(world: World) -> None:
     """quota_bucket.py's bound, at every moment at which a follower asks (see `Receiver`)."""
     live_in(world)
 
 
-def test_a_waiting_answer_does_not_shorten_the_ten_seconds_of_in_sync_traffic() -> None:
+def test_a_pending_response_does_not_shorten_the_ten_seconds_of_in_sync_traffic() -> None:
     """The bound, 9.5 s after 1 MB of in-sync bytes at 1 kB/s: nothing but one batch may go."""
     bucket, reserved_bytes = full_bucket().reserve(500, batch_bytes_max=1, leaders=1, now_ms=500)
     bucket = bucket.pass_in_sync(1_000_000, now_ms=500)
@@ -636,7 +636,7 @@ def test_after_a_lower_quota_an_unused_reservation_brings_no_more_than_half_a_se
     gaps_ms=st.lists(st.integers(0, 1_500), min_size=6, max_size=6),
     size_bytes=st.integers(1, 30_000),
 )
-def test_whatever_the_quotas_were_the_last_one_is_kept_from_then_on(
+def test_the_last_quota_is_kept_whatever_the_earlier_ones_were(
     rates: list[int], gaps_ms: list[int], size_bytes: int
 ) -> None:
     """Over the 10 s that follow a change: half a second of the new quota at most beforehand."""
@@ -655,22 +655,24 @@ def test_whatever_the_quotas_were_the_last_one_is_kept_from_then_on(
 # --- our own bugs are assertions ---
 
 
-def test_time_does_not_go_backwards() -> None:
+def test_time_that_goes_backwards_fails_an_assertion() -> None:
     with pytest.raises(AssertionError, match="time went backwards"):
         full_bucket().at(499)
 
 
-def test_nothing_is_let_go_without_leave() -> None:
+def test_spending_without_admission_fails_an_assertion() -> None:
     with pytest.raises(AssertionError, match="spent without being admitted"):
         empty_bucket().spend(1, now_ms=0)
 
 
-def test_nothing_is_settled_that_was_not_reserved() -> None:
+def test_settling_without_a_reservation_fails_an_assertion() -> None:
     with pytest.raises(AssertionError, match="reserved less than nothing"):
         full_bucket().settle(reserved_bytes=1, received_bytes=0, now_ms=500)
 
 
 @pytest.mark.parametrize(("wanted_bytes", "leaders"), [(0, 1), (1, 0)])
-def test_nothing_is_reserved_for_nothing_or_from_nobody(wanted_bytes: int, leaders: int) -> None:
+def test_reserving_no_bytes_or_from_no_leader_fails_an_assertion(
+    wanted_bytes: int, leaders: int
+) -> None:
     with pytest.raises(AssertionError):
         full_bucket().reserve(wanted_bytes, batch_bytes_max=1, leaders=leaders, now_ms=500)

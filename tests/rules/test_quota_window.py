@@ -201,7 +201,7 @@ def histories(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, int | None]]]:
 
 @pytest.mark.property
 @given(history=histories())
-def test_it_agrees_with_kafkas_ring_at_every_measurement(
+def test_the_window_agrees_with_kafkas_ring_at_every_measurement(
     history: tuple[int, int, list[tuple[int, int | None]]],
 ) -> None:
     samples, sample_ms, deeds = history

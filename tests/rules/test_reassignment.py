@@ -111,7 +111,7 @@ class TestComplete:
         both = partition(4, 5, 1, 2, isr=(1, 2, 5), leader=1, adding=(4, 5), removing=(1, 2))
         assert completed(both) == both
 
-    def test_the_removed_go_and_a_leader_among_them_hands_over_in_a_new_epoch(self) -> None:
+    def test_removed_replicas_leave_and_a_removed_leader_is_replaced_in_a_new_epoch(self) -> None:
         assert completed(in_sync(MOVING, 3, 2, 1, 0)) == partition(
             0, 2, 1, isr=(2, 1, 0), leader=0, epoch=EPOCH + 1
         )
@@ -125,7 +125,7 @@ class TestComplete:
         ready = in_sync(started(partition(1, leader=1), 1, 2), 1, 2)
         assert completed(ready) == partition(1, 2, leader=1)
 
-    def test_kafka_19975_a_dead_bystander_does_not_hold_it_up(self) -> None:
+    def test_kafka_19975_a_dead_replica_that_stays_does_not_block_completion(self) -> None:
         ready = in_sync(MOVING, 3, 1, 0)
         after = completed(ready, min_insync_replicas=2, live=among(0, 1, 3))
         assert after == partition(0, 2, 1, isr=(1, 0), leader=0, epoch=EPOCH + 1)
@@ -160,11 +160,11 @@ class TestComplete:
             3, leader=3, epoch=EPOCH + 1
         )
 
-    def test_a_removed_leader_stays_while_no_target_replica_in_sync_lives(self) -> None:
+    def test_a_removed_leader_stays_while_no_in_sync_target_replica_is_live(self) -> None:
         ready = in_sync(MOVING, 3, 0)
         assert completed(ready, live=among(1, 2, 3)) == ready
 
-    def test_a_cooling_heir_is_passed_over_unless_it_is_the_only_one(self) -> None:
+    def test_a_cooling_successor_is_passed_over_unless_it_is_the_only_one(self) -> None:
         ready = in_sync(MOVING, 3, 2, 1, 0)
         assert completed(ready, cooling=among(0)).leader == 2
         assert completed(in_sync(MOVING, 3, 0), cooling=among(0)).leader == 0
@@ -382,7 +382,7 @@ chapters = st.builds(
 @pytest.mark.property
 @searched
 @given(replicas=targets, story=st.lists(chapters, min_size=2, max_size=6), unclean=st.booleans())
-def test_design_no_story_of_moves_loses_the_isr_the_leader_or_the_way_back(
+def test_design_no_sequence_of_moves_loses_the_isr_the_leader_or_the_origin(
     replicas: tuple[BrokerId, ...], story: list[Chapter], *, unclean: bool
 ) -> None:
     """Never an empty ISR or a leader outside it; a cancelled move ends on the replicas from before

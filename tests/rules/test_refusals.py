@@ -46,7 +46,7 @@ def test_the_table_names_every_refusal_of_the_rules() -> None:
 
 
 @pytest.mark.parametrize("kind", PROVOKED, ids=lambda kind: kind.__name__)
-def test_each_refusal_can_be_provoked_and_says_one_line(kind: type[Refusal]) -> None:
+def test_each_refusal_can_be_provoked_and_has_a_one_line_message(kind: type[Refusal]) -> None:
     with pytest.raises(Refusal) as refusal:
         PROVOKED[kind]()
     assert type(refusal.value) is kind

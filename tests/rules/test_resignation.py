@@ -66,14 +66,14 @@ class TestHandOver:
         state = partition(1, 2, 3, leader=1)
         assert resigned(state) == partition(1, 2, 3, isr=(2, 3, 1), leader=2, epoch=EPOCH + 1)
 
-    def test_kip_501_example_1001_hands_over_to_1002(self) -> None:
+    def test_kip_501_example_1001_resigns_and_1002_leads(self) -> None:
         after = resign(
             partition(1001, 1002, 1003, leader=1001), live=among(1001, 1002, 1003), cooling=among()
         )
         assert after is not None
         assert (after.leader, after.isr) == (1002, brokers(1002, 1003, 1001))
 
-    def test_the_heir_is_in_sync_alive_and_not_cooling(self) -> None:
+    def test_the_successor_is_in_sync_live_and_not_cooling(self) -> None:
         state = partition(1, 2, 3, 4, 5, isr=(1, 3, 4, 5), leader=1)
         after = resign(state, live=among(1, 2, 4, 5), cooling=among(4))
         assert after is not None
@@ -82,13 +82,13 @@ class TestHandOver:
     def test_design_never_when_no_other_replica_is_in_sync(self) -> None:
         assert resigned(partition(1, 2, 3, isr=(1,), leader=1)) is None
 
-    def test_never_to_the_dead(self) -> None:
+    def test_never_to_a_dead_replica(self) -> None:
         assert resign(partition(1, 2, leader=1), live=among(1), cooling=among()) is None
 
     def test_never_when_all_others_are_cooling(self) -> None:
         assert resigned(partition(1, 2, 3, leader=1), 2, 3) is None
 
-    def test_who_does_not_lead_cannot_resign(self) -> None:
+    def test_a_replica_that_does_not_lead_cannot_resign(self) -> None:
         with pytest.raises(AssertionError, match="only a leader"):
             resigned(partition(1, 2, leader=None))
 
@@ -97,13 +97,13 @@ class TestCooling:
     def test_design_the_cooldown_is_a_minute(self) -> None:
         assert COOLDOWN_MS_DEFAULT == 60_000
 
-    def test_lasts_for_the_cooldown_and_no_longer(self) -> None:
-        cooling = Cooldowns().after(BrokerId(1), now_ms=5_000, cooldown_ms=60_000)
+    def test_a_cool_down_lasts_exactly_its_time(self) -> None:
+        cooling = Cooling().after(BrokerId(1), now_ms=5_000, cooldown_ms=60_000)
         assert cooling.brokers(now_ms=5_000) == among(1)
         assert cooling.brokers(now_ms=64_999) == among(1)
         assert cooling.brokers(now_ms=65_000) == among()
 
-    def test_is_counted_per_broker(self) -> None:
+    def test_a_cool_down_is_per_broker(self) -> None:
         cooling = (
             Cooldowns()
             .after(BrokerId(1), now_ms=0, cooldown_ms=60_000)
@@ -112,7 +112,7 @@ class TestCooling:
         assert cooling.brokers(now_ms=59_999) == among(1, 2)
         assert cooling.brokers(now_ms=60_000) == among(2)
 
-    def test_forgets_those_whose_time_is_over(self) -> None:
+    def test_cool_downs_that_are_over_are_forgotten(self) -> None:
         cooling = (
             Cooldowns()
             .after(BrokerId(1), now_ms=0, cooldown_ms=60_000)
@@ -120,8 +120,8 @@ class TestCooling:
         )
         assert dict(cooling.until_ms) == {2: 120_000}
 
-    def test_nobody_is_cooling_at_first(self) -> None:
-        assert Cooldowns().brokers(now_ms=0) == among()
+    def test_no_broker_is_cooling_at_first(self) -> None:
+        assert Cooling().brokers(now_ms=0) == among()
 
 
 COOLDOWN_MS = 100

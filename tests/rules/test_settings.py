@@ -77,7 +77,7 @@ def test_design_each_name_with_each_flag_it_allows_gives_its_policy(
     assert rule.process_time_max_ms == (500 if holds else None), "KIP-501's default"
 
 
-def test_the_limits_asked_for_reach_the_policy() -> None:
+def test_the_configured_limits_reach_the_policy() -> None:
     asked = replace(DEFAULTS, replica_lag_time_max_ms=10_000, replica_lag_max_messages=7)
     for name in POLICY_NAMES:
         policy = in_sync_rule(replace(asked, replica_in_sync_policy=name)).policy
@@ -163,7 +163,7 @@ def test_refused_with_the_setting_named(settings: InSyncSettings, says: str) -> 
     assert says in str(refusal.value)
 
 
-def test_the_smallest_values_allowed_are_taken() -> None:
+def test_the_smallest_valid_values_are_accepted() -> None:
     smallest = InSyncSettings(
         replica_in_sync_policy="pending-reads",
         replica_lag_time_max_ms=1,
@@ -174,6 +174,6 @@ def test_the_smallest_values_allowed_are_taken() -> None:
     assert in_sync_rule(smallest).process_time_max_ms == 1
 
 
-def test_kip_501_a_wait_just_below_the_lag_time_is_taken() -> None:
+def test_kip_501_a_fetch_wait_just_below_the_lag_time_is_accepted() -> None:
     settings = replace(DEFAULTS, replica_lag_time_max_ms=501)
     assert in_sync_rule(settings).policy.lag_time_max_ms == 501

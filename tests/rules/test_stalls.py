@@ -26,10 +26,14 @@ class TestIsStall:
             pytest.param(30_000, 1_500, True, id="the default T: a twentieth"),
         ],
     )
-    def test_by_the_lag_limit(self, lag_time_max_ms: int, gap_ms: int, *, expected: bool) -> None:
+    def test_a_stall_is_measured_against_the_lag_limit(
+        self, lag_time_max_ms: int, gap_ms: int, *, expected: bool
+    ) -> None:
         assert is_stall(gap_ms, lag_time_max_ms=lag_time_max_ms) is expected
 
-    def test_less_than_a_twentieth_is_none_even_when_t_is_no_multiple_of_twenty(self) -> None:
+    def test_less_than_a_twentieth_of_t_is_no_stall_even_when_t_is_no_multiple_of_twenty(
+        self,
+    ) -> None:
         """T/20 is 100.95 ms here, so 100 ms is below it and 101 ms is not."""
         assert not is_stall(100, lag_time_max_ms=2_019)
         assert is_stall(101, lag_time_max_ms=2_019)
@@ -61,28 +65,28 @@ def record(*spans: tuple[int, int], lag_time_max_ms: int = 10_000) -> StallRecor
 class TestTooOften:
     """The design: a leader stalled for more than half of the last 2 T resigns. T is 10 s here."""
 
-    def test_half_is_not_more_than_half(self) -> None:
-        assert not record((0, 4_000), (10_000, 16_000)).exceeds_half(now_ms=20_000)
+    def test_stalling_exactly_half_of_the_time_is_not_too_often(self) -> None:
+        assert not record((0, 4_000), (10_000, 16_000)).too_often(now_ms=20_000)
 
-    def test_a_millisecond_more_is(self) -> None:
-        assert record((0, 4_000), (10_000, 16_001)).exceeds_half(now_ms=20_000)
+    def test_a_millisecond_more_than_half_is_too_often(self) -> None:
+        assert record((0, 4_000), (10_000, 16_001)).too_often(now_ms=20_000)
 
-    def test_one_long_stall_is(self) -> None:
-        assert record((0, 10_001)).exceeds_half(now_ms=10_001)
+    def test_one_long_stall_is_too_often(self) -> None:
+        assert record((0, 10_001)).too_often(now_ms=10_001)
 
-    def test_what_lies_further_back_no_longer_counts(self) -> None:
+    def test_stalls_further_back_no_longer_count(self) -> None:
         stalled = record((0, 10_001))
         assert stalled.exceeds_half(now_ms=20_000)
         assert not stalled.exceeds_half(now_ms=20_001)
 
-    def test_no_stalls_at_all(self) -> None:
-        assert not record().exceeds_half(now_ms=20_000)
+    def test_no_stalls_are_not_too_often(self) -> None:
+        assert not record().too_often(now_ms=20_000)
 
     def test_stalls_that_ended_2_t_ago_are_forgotten(self) -> None:
         kept = record((0, 1_000), (5_000, 6_000), (20_000, 21_000))
         assert [stall.ended_at_ms for stall in kept.stalls] == [6_000, 21_000]
 
-    def test_overlapping_stalls_are_our_own_mistake(self) -> None:
+    def test_overlapping_stalls_fail_an_assertion(self) -> None:
         with pytest.raises(AssertionError, match="do not overlap"):
             record((0, 1_000), (999, 2_000))
 

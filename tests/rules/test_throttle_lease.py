@@ -45,7 +45,7 @@ def test_exact_lists_and_a_rate_on_every_broker_involved() -> None:
     assert (gone.topics, gone.brokers) == ({"t": {}}, {1: {}, 2: {}, 3: {}})
 
 
-def test_what_was_there_before_comes_back_to_the_letter() -> None:
+def test_earlier_values_are_restored_exactly() -> None:
     before = Configs(
         topics={"t": {LEADER_LIST: "5-1, 0:1", FOLLOWER_LIST: "", "retention.ms": "7"}},
         brokers={BrokerId(1): rates("77"), BrokerId(3): {"x": "y"}},
@@ -58,7 +58,7 @@ def test_what_was_there_before_comes_back_to_the_letter() -> None:
     )
 
 
-def test_what_somebody_set_meanwhile_stays() -> None:
+def test_values_set_by_an_operator_meanwhile_are_kept() -> None:
     lease, during = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1000, configs=NOTHING)
     during = Configs(
         topics={"t": {LEADER_LIST: "0:1,0:2,9:9", FOLLOWER_LIST: "*"}},
@@ -70,13 +70,13 @@ def test_what_somebody_set_meanwhile_stays() -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", "*"])
-def test_a_list_that_is_not_ours_any_more_is_left(text: str) -> None:
+def test_a_list_that_an_operator_changed_is_kept(text: str) -> None:
     lease, _ = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1000, configs=NOTHING)
     during = Configs(topics={"t": {LEADER_LIST: text, FOLLOWER_LIST: text}})
     assert end(lease, configs=during) == NOTHING
 
 
-def test_an_emptied_list_of_somebody_else_does_not_come_back() -> None:
+def test_a_list_that_an_operator_emptied_is_not_restored() -> None:
     before = Configs(topics={"t": {LEADER_LIST: "5:5"}})
     lease, during = extend(NO_LEASE, ONE_MOVE, bytes_per_s=1, configs=before)
     during = applied(during, Configs(topics={"t": {LEADER_LIST: "0:1"}}))
@@ -147,7 +147,7 @@ broker_configs = st.dictionaries(st.sampled_from([LEADER_RATE, FOLLOWER_RATE]), 
         max_size=4,
     ),
 )
-def test_however_often_it_is_extended_all_is_as_before_when_it_ends(
+def test_a_lease_restores_everything_however_often_it_was_extended(
     before_topics: dict[str, dict[str, str]],
     before_brokers: dict[BrokerId, dict[str, str]],
     story: list[tuple[dict[tuple[str, PartitionId], Move], int]],

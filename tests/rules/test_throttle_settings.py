@@ -39,12 +39,12 @@ def test_a_bootstrapping_broker_is_throttled_with_the_leaders_it_fetches_from() 
     }
 
 
-def test_its_rate_may_have_to_be_set_elsewhere() -> None:
+def test_the_rate_of_a_bootstrapping_broker_may_be_a_cluster_default() -> None:
     found = of_bootstrap({T0: ONE}, THREE, bytes_per_s=10, set_on=ALL)
     assert found.rates == {(1, LEADER_RATE): 10, (-1, FOLLOWER_RATE): 10}
 
 
-def test_a_lease_of_it_gives_back_what_was_there_before() -> None:
+def test_a_lease_of_a_bootstrapping_broker_restores_earlier_values() -> None:
     before = Configs(
         topics={"t": {LEADER_LIST: "7-7", "retention.ms": "1"}},
         brokers={ONE: {LEADER_RATE: "77", FOLLOWER_RATE: "88"}},
@@ -66,7 +66,7 @@ def test_a_lease_of_it_gives_back_what_was_there_before() -> None:
     assert after.brokers == {**before.brokers, THREE: {}}
 
 
-def test_a_broker_fills_what_it_follows_and_what_others_have() -> None:
+def test_a_follower_of_a_partition_with_other_replicas_is_rebuilt_from_its_leader() -> None:
     one, two = BrokerId(1), BrokerId(2)
     assert is_rebuilt_from_leader(two, replicas=(one, two), leader=one)
     assert is_rebuilt_from_leader(two, replicas=(one, two), leader=None)

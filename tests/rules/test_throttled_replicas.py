@@ -104,7 +104,7 @@ def test_ids_reach_to_the_protocols_32_bits() -> None:
         ("1:99999999999999999999", "1:99999999999999999999"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(text: str, named: str) -> None:
+def test_an_unreadable_list_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(BadThrottledReplicas) as refusal:
         parse(text)
     assert repr(named) in str(refusal.value)
@@ -116,12 +116,12 @@ def test_a_number_of_thousands_of_digits_is_refused_like_any_other() -> None:
         parse(f"0:1,{'9' * 5_000}:1")
 
 
-def test_the_refusal_says_what_to_write_instead() -> None:
+def test_the_refusal_has_an_example_of_a_valid_list() -> None:
     with pytest.raises(BadThrottledReplicas, match="write partition:broker, for example 0:101"):
         parse("0/101")
 
 
-def test_a_number_too_large_is_told_the_largest() -> None:
+def test_the_refusal_of_a_number_too_large_names_the_largest() -> None:
     with pytest.raises(BadThrottledReplicas, match="above 2147483647"):
         parse("0:2147483648")
 
@@ -160,7 +160,7 @@ def test_what_is_written_can_be_read_back(listed: ThrottledReplicas) -> None:
 
 @pytest.mark.property
 @given(listed=LISTS)
-def test_the_written_form_is_one_kafka_takes(listed: ThrottledReplicas) -> None:
+def test_the_written_form_is_one_that_kafka_accepts(listed: ThrottledReplicas) -> None:
     """kafka-facts 3: ":" only, no blanks, or "*"; entries numerically in order, each once."""
     text = str(listed)
     if text in ("", "*"):

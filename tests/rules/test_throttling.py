@@ -43,7 +43,7 @@ def test_treatment_table(*, is_throttled: bool, is_in_sync: bool, expected: Trea
     ("next_offset", "leader_high_watermark", "expected"),
     [(99, 100, False), (100, 100, True), (101, 100, True), (0, 0, True), (100, None, False)],
 )
-def test_a_follower_in_its_own_eyes(
+def test_the_treatment_of_a_followers_own_fetch(
     *, next_offset: int, leader_high_watermark: int | None, expected: bool
 ) -> None:
     """kafka-facts 3: known lag <= 0, lag = max(0, leaderHW - nextOffset); unknown is no."""
@@ -132,19 +132,19 @@ def test_small_batches_do_not_overtake_a_large_one() -> None:
     assert admission.wake_at_ms == 100
 
 
-def test_the_bucket_is_filled_before_it_is_asked() -> None:
+def test_the_bucket_is_filled_before_it_admits() -> None:
     admission = admit(bucket_holding(0, at_ms=1_000), [("a", 100)], now_ms=1_100)
     assert admission.admitted == ("a",)
     assert admission.bucket == bucket_holding(0, at_ms=1_100)
 
 
-def test_nobody_waits_when_all_have_gone() -> None:
+def test_nothing_waits_when_all_were_admitted() -> None:
     admission = admit(bucket_holding(300), [("a", 100)], now_ms=0)
     assert admission.held_back == ()
     assert admission.wake_at_ms is None
 
 
-def test_nobody_is_woken_when_nothing_ever_may_go() -> None:
+def test_a_quota_of_zero_sets_no_wake_up() -> None:
     admission = admit(Bucket(bytes_per_s=0, at_ms=0), [("a", 1)], now_ms=0)
     assert admission.held_back == ("a",)
     assert admission.wake_at_ms is None
@@ -159,7 +159,7 @@ SIZES = st.integers(1, 200) | st.integers(1, 3_000)
     idle_ms=st.integers(0, 600),
     sizes=st.lists(SIZES, max_size=12),
 )
-def test_admission_is_what_asking_one_by_one_gives(
+def test_admission_agrees_with_admitting_one_by_one(
     credit_bytes: int, idle_ms: int, sizes: list[int]
 ) -> None:
     bucket, gone = bucket_holding(credit_bytes), 0
@@ -180,17 +180,17 @@ def test_admission_is_what_asking_one_by_one_gives(
 # --- rotation ---
 
 
-def test_whoever_got_something_goes_last_in_the_same_order() -> None:
+def test_served_partitions_go_last_in_the_same_order() -> None:
     assert rotated(("a", "b", "c", "d"), served=["c", "a"]) == ("b", "d", "a", "c")
 
 
-def test_nobody_served_leaves_the_order_as_it_is() -> None:
+def test_serving_no_partition_keeps_the_order() -> None:
     assert rotated(("a", "b"), served=[]) == ("a", "b")
 
 
 @pytest.mark.property
 @given(order=st.permutations(range(8)).map(tuple), served=st.lists(st.integers(0, 9)))
-def test_rotation_loses_nobody_and_puts_the_served_last(
+def test_rotation_keeps_every_partition_and_puts_the_served_last(
     order: tuple[int, ...], served: list[int]
 ) -> None:
     after = rotated(order, served)

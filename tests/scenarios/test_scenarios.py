@@ -21,7 +21,7 @@ def wrong(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", library.names())
-def test_the_documents_are_right(name: str) -> None:
+def test_every_expectation_of_the_documents_scenarios_holds(name: str) -> None:
     timeline = library.play(library.load(name))
     assert [row.text for row in timeline.wrong] == []
     assert any(row.kind is RowKind.EXPECTED for row in timeline.rows), "it states nothing"
@@ -33,7 +33,7 @@ def test_every_document_has_its_scenarios() -> None:
         assert document in documents
 
 
-def test_a_statement_that_does_not_hold_is_told() -> None:
+def test_an_expectation_that_does_not_hold_is_reported() -> None:
     assert wrong(HEAD + "0 append 1\n0 expect caught-up isr=1,2 end=2") == [
         "line 7: expected caught-up isr=1,2 end=2, but caught-up has end=1"
     ]
@@ -46,12 +46,12 @@ def test_a_deadline_comes_before_an_event_of_the_same_millisecond() -> None:
     assert [decision for decision in decisions if decision] == [("2 leaves",), ("2 joins",)]
 
 
-def test_a_repeated_step_is_told_once() -> None:
+def test_a_repeated_step_is_one_row() -> None:
     timeline = library.play(parse("mine", HEAD + "0..900/100 append 1\n900 expect all end=10"))
     assert [row.kind for row in timeline.rows] == [RowKind.EVENT, RowKind.EXPECTED]
 
 
-def test_lines_of_a_story_are_one() -> None:
+def test_the_description_lines_are_joined() -> None:
     scenario = parse("mine", HEAD + "| one\n| two\n0 tick")
     assert [step.text for step in scenario.steps if isinstance(step, Story)] == ["one two"]
 

@@ -62,7 +62,7 @@ def test_create_empties_what_was_there(disk: Disk, root: str) -> None:
     assert disk.read_all(f"{root}/f") == b""
 
 
-def test_whole_files_and_tails(disk: Disk, root: str) -> None:
+def test_whole_files_and_file_tails_are_read(disk: Disk, root: str) -> None:
     disk.write_atomic(f"{root}/f", b"first")
     disk.write_atomic(f"{root}/f", b"second")
     assert disk.read_all(f"{root}/f") == b"second"
@@ -226,7 +226,7 @@ def test_what_is_not_in_memory_would_block(tmp_path: Path, monkeypatch: pytest.M
     assert file.read_nowait(0, 3) is None
 
 
-def test_a_huge_small_file_is_not_read_into_memory(tmp_path: Path) -> None:
+def test_a_huge_file_where_a_small_one_is_expected_is_not_read_into_memory(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.create(f"{tmp_path}/f").truncate(1 << 40)
     with pytest.raises(DiskError) as refusal:

@@ -114,7 +114,7 @@ def test_a_flush_that_fails_fails_the_log() -> None:
         append(log, batch())
 
 
-def test_a_cut_during_a_flush_leaves_the_recovery_point() -> None:
+def test_a_truncation_during_a_flush_keeps_the_recovery_point() -> None:
     disk = WatchedDisk()
     log = open_log(disk)
     append(log, batch(5))

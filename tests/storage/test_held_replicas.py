@@ -33,7 +33,7 @@ def directory_with(records: int, *, high_watermark: int) -> tuple[MemoryDisk, Lo
     return disk, directory
 
 
-def test_the_file_says_what_was_noted() -> None:
+def test_the_inventory_is_read_back_as_written() -> None:
     held = {("b", 10): HeldReplica(OURS, 7), ("a.b_c-d", 0): HeldReplica(OTHER, 2**63 - 1)}
     assert read_held(write_held(held)) == held
     assert read_held(write_held({})) == {}
@@ -49,7 +49,7 @@ def test_the_file_says_what_was_noted() -> None:
         lambda _: b"\xff" * 40,
     ],
 )
-def test_a_garbled_file_is_not_believed(garble: Callable[[bytes], bytes]) -> None:
+def test_a_garbled_inventory_is_not_used(garble: Callable[[bytes], bytes]) -> None:
     with pytest.raises(CorruptFile):
         read_held(garble(write_held({KEY: HeldReplica(OURS, 7)})))
     disk, _ = directory_with(3, high_watermark=3)
@@ -58,7 +58,7 @@ def test_a_garbled_file_is_not_believed(garble: Callable[[bytes], bytes]) -> Non
     assert opened(disk).damaged == {}
 
 
-def test_a_log_that_is_as_noted_is_whole() -> None:
+def test_a_log_that_matches_its_inventory_is_intact() -> None:
     disk, _ = directory_with(3, high_watermark=3)
     again = opened(disk)
     assert again.damaged == {}
@@ -79,7 +79,7 @@ def test_a_log_that_is_missing_or_short_is_damaged_until_that_is_ended() -> None
     assert opened(disk).damaged == {}
 
 
-def test_an_end_of_damage_that_cannot_be_written_is_none() -> None:
+def test_damage_stays_marked_if_its_end_cannot_be_written() -> None:
     disk, _ = directory_with(3, high_watermark=3)
     disk.remove_tree("/logs/t-0")
     again = opened(disk)
@@ -107,7 +107,7 @@ def test_a_deleted_log_is_forgotten() -> None:
     assert opened(disk).held == {}
 
 
-def test_the_watermark_is_lowered_durably_before_a_cut() -> None:
+def test_the_watermark_is_lowered_durably_before_a_truncation() -> None:
     disk, directory = directory_with(3, high_watermark=3)
     seen = []
     log = directory.logs[KEY]
@@ -124,7 +124,7 @@ def test_the_watermark_is_lowered_durably_before_a_cut() -> None:
     assert directory.held[KEY].high_watermark == 1, "never beyond the log"
 
 
-def test_a_cut_waits_for_its_note() -> None:
+def test_a_truncation_waits_until_it_is_noted() -> None:
     disk, directory = directory_with(3, high_watermark=3)
     log = directory.logs[KEY]
     disk.fails_flushes = True

@@ -66,7 +66,7 @@ def test_the_largest_time_is_that_of_what_is_left() -> None:
     assert log.max_timestamp() is None
 
 
-def test_a_reader_that_returns_after_a_truncation_is_not_misled() -> None:
+def test_a_read_resumed_after_a_truncation_returns_no_old_records() -> None:
     log = open_log(MemoryDisk())
     append(log, batch(2, size=300))
     append(log, batch(2, size=10))
@@ -78,7 +78,7 @@ def test_a_reader_that_returns_after_a_truncation_is_not_misled() -> None:
     assert bytes(read(log, 2, nowait=True).data) == read_all(log)[-len(read(log, 2).data) :]
 
 
-def test_without_the_promise_of_one_batch_a_large_one_is_not_sent() -> None:
+def test_without_the_minimum_of_one_batch_a_large_one_is_not_sent() -> None:
     log = open_log(MemoryDisk())
     append(log, batch(size=500))
     for max_bytes in (0, 1, 61, 500):
@@ -112,7 +112,7 @@ def test_an_index_made_with_another_interval_still_serves() -> None:
         assert log.offset_for_time(offset) == (offset, offset)
 
 
-def test_few_indexes_of_old_segments_stay_in_memory() -> None:
+def test_few_indexes_of_old_segments_are_kept_in_memory() -> None:
     disk = MemoryDisk()
     log = open_log(disk, config=LogConfig(segment_bytes=300, index_interval_bytes=50))
     for _ in range(100):
@@ -192,7 +192,7 @@ while True:
 
 
 @pytest.mark.process
-def test_what_a_killed_process_acknowledged_is_there(tmp_path: Path) -> None:
+def test_records_that_a_killed_process_acknowledged_are_kept(tmp_path: Path) -> None:
     path = f"{tmp_path}/t-0"
     command = [sys.executable, "-c", WRITER, path, str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
@@ -236,7 +236,7 @@ def test_the_bytes_from_an_offset_on() -> None:
     assert log.bytes_from(2) == log.bytes_from(1), "all of its batch"
 
 
-def test_the_bytes_of_a_segment_whose_index_is_on_disk_are_guessed() -> None:
+def test_the_bytes_of_a_segment_whose_index_is_on_disk_are_estimated() -> None:
     disk = MemoryDisk()
     log = open_log(disk)
     for _ in range(40):

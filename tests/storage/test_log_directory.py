@@ -121,7 +121,7 @@ def test_a_clean_start_reads_no_log(path: str) -> None:
     assert opened(disk, path).files_open == 0
 
 
-def test_one_process_at_a_time(disk: Disk, path: str) -> None:
+def test_a_directory_is_used_by_one_process_at_a_time(disk: Disk, path: str) -> None:
     directory = opened(disk, path)
     with pytest.raises(DirectoryInUse, match="another broker"):
         opened(disk, path)
@@ -165,7 +165,9 @@ def test_a_directory_of_another_cluster_or_broker_is_refused(disk: Disk, path: s
     opened(disk, path).close()  # and no refusal kept the lock
 
 
-def test_a_place_that_cannot_be_written_is_refused(disk: Disk, path: str, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(
+    disk: Disk, path: str, tmp_path: Path
+) -> None:
     disk.make_dirs(str(tmp_path))
     disk.write_atomic(path, b"a file")
     with pytest.raises(DirectoryNotWritable, match=path):
@@ -304,7 +306,7 @@ def test_the_formats_are_kafkas() -> None:
         b"\xff\xfe",
     ],
 )
-def test_anything_else_is_refused(data: bytes) -> None:
+def test_malformed_checkpoints_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptFile):
         read_epochs(data)
 

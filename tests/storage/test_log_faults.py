@@ -179,7 +179,7 @@ def test_hostile_files_beside_the_log(garbage: dict[str, bytes], *, clean: bool)
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-def test_no_flipped_bit_of_an_index_is_believed(suffix: str) -> None:
+def test_an_index_with_a_flipped_bit_is_not_used(suffix: str) -> None:
     disk = MemoryDisk()
     log = filled(disk, 7, size=60)
     whole = {offset: bytes(read(log, offset).data) for offset in range(14)}
@@ -241,7 +241,7 @@ def test_a_follower_takes_only_what_continues_its_log() -> None:
     assert log.append_follower(b"", now_ms=0) == 5
 
 
-def test_an_epoch_without_records_gives_way() -> None:
+def test_an_epoch_without_records_is_replaced() -> None:
     """It led for a moment and wrote nothing; the records that come are of an older epoch."""
     disk = MemoryDisk()
     log = filled(disk, 1, epoch=3)
@@ -377,7 +377,7 @@ def test_a_torn_append_that_cannot_be_removed_fails_the_log() -> None:
     assert open_log(disk).end == 4
 
 
-def test_a_truncation_that_breaks_off_fails_the_log() -> None:
+def test_an_interrupted_truncation_fails_the_log() -> None:
     disk = BrokenDisk()
     log = filled(disk, 4)
     disk.broken = {"truncate"}
@@ -397,7 +397,9 @@ def written_by_one(disk: MemoryDisk) -> Log:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 3, 14, 16, 17, 27, 32, 38, 39, 40, 50])
-def test_what_a_cut_takes_is_found_by_reading_and_the_cut_itself_reads_nothing(offset: int) -> None:
+def test_a_truncation_offset_is_looked_up_by_reading_and_the_truncation_itself_reads_nothing(
+    offset: int,
+) -> None:
     disk = BrokenDisk()
     log = written_by_one(disk)
     whole, known = read_all(log), log.producers.to_bytes()
@@ -428,7 +430,9 @@ def test_what_a_cut_takes_is_found_by_reading_and_the_cut_itself_reads_nothing(o
         lambda log: log.delete_records_before(20),
     ],
 )
-def test_a_cut_of_what_the_log_was_is_not_made(meanwhile: Callable[[Log], object]) -> None:
+def test_a_truncation_planned_for_an_earlier_log_is_refused(
+    meanwhile: Callable[[Log], object],
+) -> None:
     log = written_by_one(MemoryDisk())
     cut = log.find_cut(31)
     meanwhile(log)
@@ -449,7 +453,7 @@ def test_a_disk_that_cannot_be_read_leaves_the_log_as_it_was() -> None:
     assert log.truncate_to(31) == 30
 
 
-def test_what_is_not_in_memory_is_read_elsewhere() -> None:
+def test_bytes_outside_the_page_cache_are_read_off_the_loop() -> None:
     disk = BrokenDisk()
     log = filled(disk, 30)
     disk.is_cold = True

@@ -15,7 +15,7 @@ ONE = MetadataCheckpoint(revision=7, fingerprint="ab")
 TWO = MetadataCheckpoint(revision=9, fingerprint="")
 
 
-def test_what_was_written_is_read_after_a_loss_of_power() -> None:
+def test_a_checkpoint_survives_a_loss_of_power() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data")
     assert read_metadata_checkpoint(disk, "/data") is None
@@ -37,7 +37,7 @@ def test_a_file_that_cannot_be_read_is_not_used(
     assert "is not used" in caplog.text
 
 
-def test_no_changed_byte_and_no_cut_is_believed() -> None:
+def test_a_changed_or_truncated_checkpoint_is_not_used() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data")
     write_metadata_checkpoint(disk, "/data", ONE)

@@ -71,7 +71,7 @@ def test_a_refused_directory_is_not_touched() -> None:
     assert not disk.locks
 
 
-def test_an_id_that_is_none_is_refused() -> None:
+def test_a_malformed_directory_id_is_refused() -> None:
     disk = MemoryDisk()
     opened(disk, FIRST).close()
     disk.write_atomic(META, b"version=1\ncluster.id=c\nnode.id=1\ndirectory.id=?\n")

@@ -48,7 +48,7 @@ def test_the_next_sequence_is_fresh_and_a_gap_is_refused() -> None:
             producers.check(header(wrong))
 
 
-def test_the_last_five_batches_are_known_again() -> None:
+def test_the_last_five_batches_are_recognised_as_duplicates() -> None:
     producers = wrote(*(header(sequence) for sequence in range(6)))
     for sequence in range(1, 6):
         assert producers.check(header(sequence)) == Duplicate(sequence * 100, 0)
@@ -56,7 +56,7 @@ def test_the_last_five_batches_are_known_again() -> None:
         producers.check(header(0))
 
 
-def test_a_repetition_has_the_same_first_and_last_sequence() -> None:
+def test_a_duplicate_has_the_same_first_and_last_sequence() -> None:
     producers = wrote(header(0, 3))
     with pytest.raises(OutOfOrderSequence):
         producers.check(header(0, 2))
@@ -88,7 +88,7 @@ def test_silent_producers_expire() -> None:
     assert list(producers) == [2]
 
 
-def test_too_many_producers_cost_the_one_silent_for_longest(
+def test_beyond_the_limit_the_producer_silent_for_longest_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PRODUCERS_MAX", 3)
@@ -105,7 +105,7 @@ sent = st.lists(
 
 @pytest.mark.property
 @given(batches=sent)
-def test_a_snapshot_holds_all(batches: list[tuple[int, int, int, int]]) -> None:
+def test_a_snapshot_has_every_producer(batches: list[tuple[int, int, int, int]]) -> None:
     producers = wrote(
         *(header(sequence, count, producer=p, epoch=e) for p, e, sequence, count in batches)
     )
@@ -138,7 +138,7 @@ def test_a_snapshot_cut_short_or_changed_is_refused(
         Producers.from_bytes(bytes(changed))
 
 
-def test_a_log_without_its_snapshots_learns_the_producers_again() -> None:
+def test_a_log_without_snapshots_rebuilds_the_producer_state() -> None:
     disk = MemoryDisk()
     log = open_log(disk)
     append(log, batch(producer=(9, 3, 5)))  # in the first segment only
@@ -153,7 +153,7 @@ def test_a_log_without_its_snapshots_learns_the_producers_again() -> None:
         assert known_producers(open_log(disk, clean=clean).producers) == expected
 
 
-def test_a_snapshot_of_another_life_is_not_believed() -> None:
+def test_a_snapshot_from_before_a_truncation_is_not_used() -> None:
     """The end of an earlier life, cut away since, may become the base of a new segment."""
     disk = MemoryDisk()
     log = open_log(disk)

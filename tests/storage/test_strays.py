@@ -47,7 +47,7 @@ def filled(directory: LogDirectory, topic: str, partition: int, topic_id: UUID) 
     return read_all(log)
 
 
-def test_a_log_that_is_set_aside_is_no_log_and_keeps_everything(disk: Disk, path: str) -> None:
+def test_a_log_that_is_set_aside_is_not_served_and_keeps_its_files(disk: Disk, path: str) -> None:
     directory = opened(disk, path)
     filled(directory, "a", 3, OLD)
     assert directory.set_aside("a", 3, now_ms=70) == "a-3.70-stray"
@@ -101,7 +101,9 @@ def test_a_log_of_the_topic_comes_before_its_stray(disk: Disk, path: str) -> Non
     assert [each.name for each in find_strays(disk, path)] == ["a-0.70-stray"]
 
 
-def test_a_namesake_makes_room_and_is_kept(disk: Disk, path: str) -> None:
+def test_a_log_of_another_topic_with_the_same_name_is_set_aside_and_kept(
+    disk: Disk, path: str
+) -> None:
     directory = opened(disk, path)
     first = filled(directory, "a", 0, OLD)
     directory.set_aside("a", 0, now_ms=70)
@@ -142,7 +144,7 @@ def test_a_stray_that_cannot_be_brought_back_is_damage(
     assert "a-0.80-stray cannot be brought back" in opened(disk, path).damaged["a", 0]
 
 
-def test_what_is_noted_of_a_log_holds_for_its_stray(disk: Disk, path: str) -> None:
+def test_the_inventory_of_a_log_applies_to_its_stray(disk: Disk, path: str) -> None:
     """Killed after the logs were set aside, before that was noted; then one of them was cut."""
     directory = opened(disk, path)
     for partition, topic_id in enumerate((OLD, OLD, NEW)):

@@ -106,7 +106,7 @@ some_batches = st.lists(
 @given(batches=some_batches, where=st.floats(0, 1), asked=st.lists(some_times, max_size=5))
 @example(batches=[(by_aiokafka, ZSTD, False, [5, 9, 7])], where=2 / 3, asked=[6])
 @example(batches=[(as_librdkafka, SNAPPY, True, [5, 9, 7])], where=1 / 3, asked=[9])
-def test_every_time_is_that_of_its_record(
+def test_every_timestamp_is_that_of_its_record(
     batches: list[tuple[Callable[..., bytes], int, bool, list[int]]],
     where: float,
     asked: list[int],
@@ -130,7 +130,7 @@ def test_every_time_is_that_of_its_record(
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_records_of_one_batch_are_told_apart(codec: int) -> None:
+def test_records_of_one_batch_have_their_own_timestamps(codec: int) -> None:
     """Four records, the newest of them second: so small an example that it can be read."""
     log = open_log(MemoryDisk())
     batch = by_kafka_python(codec, [100, 130, 110, 130] + [100] * 50)
@@ -177,14 +177,16 @@ def found_as_a_whole(bad: bytes) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("body", [b"garbage", bytes(9), b"\xff" * 500, AN_HONEST_BODY])
-def test_what_is_not_compressed_though_it_says_so(codec: int, body: bytes) -> None:
+def test_a_batch_marked_as_compressed_that_is_not(codec: int, body: bytes) -> None:
     batch = by_kafka_python(NONE, [BAD_MS] * 3)
     found_as_a_whole(with_header(batch, attributes=codec, body=body))
 
 
 @pytest.mark.property
 @given(codec=st.integers(NONE, ZSTD), body=st.binary(min_size=1, max_size=200))
-def test_any_bytes_have_an_answer_inside_the_log(codec: int, body: bytes) -> None:
+def test_a_timestamp_lookup_in_any_bytes_returns_an_offset_inside_the_log(
+    codec: int, body: bytes
+) -> None:
     batch = by_kafka_python(NONE, [BAD_MS] * 3)
     log = surrounded(with_header(batch, attributes=codec, body=body))
     for time_ms in (0, BEFORE_MS + 1, BAD_MS, BEHIND_MS):
@@ -225,7 +227,7 @@ def test_more_or_fewer_records_than_claimed(count: int, *, is_compressed: bool) 
 
 
 @both_ways
-def test_a_record_that_leads_back_to_itself(*, is_compressed: bool) -> None:
+def test_a_record_with_a_negative_size(*, is_compressed: bool) -> None:
     """Its size is negative; read from one byte earlier it is new, and the second of its batch."""
     batch = by_kafka_python(NONE, [BAD_MS] * 2)
     body = bytes([3, 2 * BAD_MS, 2, 0, 12])
@@ -247,7 +249,7 @@ ZERO_DELTAS = bytes([0, 0, 0, 1, 1, 0])  # attributes, time, offset, no key, no 
     ],
 )
 @both_ways
-def test_records_that_cannot_be(record: bytes, *, is_compressed: bool) -> None:
+def test_malformed_records(record: bytes, *, is_compressed: bool) -> None:
     body = zstd(record) if is_compressed else record
     batch = by_kafka_python(NONE, [BAD_MS])
     log = surrounded(with_header(batch, body=body, attributes=ZSTD if is_compressed else NONE))

@@ -76,7 +76,7 @@ def rows_of(recorder: Recorder, name: str) -> list[dict[str, Any]]:
     return read_block(TABLES[name], block).to_pylist()  # type: ignore[no-any-return]
 
 
-def test_a_fetch_and_an_append_come_back_as_they_were() -> None:
+def test_a_fetch_and_an_append_are_read_back_as_recorded() -> None:
     recorder = new_recorder()
     record = recorder.lead(("größe", 7), LeaderEpoch(3))
     assert record is not None
@@ -104,7 +104,7 @@ def test_a_fetch_and_an_append_come_back_as_they_were() -> None:
     }  # fmt: skip
 
 
-def test_lists_and_unknown_values_come_back() -> None:
+def test_lists_and_unknown_values_are_read_back() -> None:
     recorder = new_recorder()
     record = recorder.lead(("t", 0), LeaderEpoch(0))
     assert record is not None
@@ -123,7 +123,7 @@ def test_lists_and_unknown_values_come_back() -> None:
     assert [shrink[name] for name in unknown] == [None] * 4
 
 
-def test_a_decision_was_as_late_as_it_was_the_first_time() -> None:
+def test_a_repeated_proposal_keeps_the_lateness_of_the_first() -> None:
     """The time of a row is the first proposal's, and so is the delay that its reason tells."""
     recorder = new_recorder()
     record = recorder.lead(("t", 0), LeaderEpoch(0))
@@ -152,7 +152,7 @@ def test_a_decision_was_as_late_as_it_was_the_first_time() -> None:
     ]
 
 
-def test_what_became_of_a_proposal_that_was_not_committed_comes_back() -> None:
+def test_the_outcome_of_an_uncommitted_proposal_is_read_back() -> None:
     recorder = new_recorder()
     record = recorder.lead(("t", 0), LeaderEpoch(2))
     assert record is not None
@@ -221,7 +221,7 @@ def test_idle_fetches_are_merged_until_a_gap() -> None:
     assert [row["seq"] for row in rows] == [0, 1, 2, 3]
 
 
-def test_what_differs_or_was_taken_away_is_not_merged() -> None:
+def test_fetches_that_differ_or_were_drained_are_not_merged() -> None:
     recorder = new_recorder()
     record = recorder.lead(("t", 0), LeaderEpoch(0))
     idle(record, 0)
@@ -232,7 +232,7 @@ def test_what_differs_or_was_taken_away_is_not_merged() -> None:
     assert [row["repeats"] for row in rows_of(recorder, FETCHES.name)] == [1]
 
 
-def test_what_finds_no_room_is_counted_and_leaves_a_gap() -> None:
+def test_rows_without_room_are_counted_and_leave_a_gap() -> None:
     recorder = new_recorder(buffer_bytes=256 * 3)
     record = recorder.lead(("t", 0), LeaderEpoch(0))
     assert record is not None
@@ -244,7 +244,7 @@ def test_what_finds_no_room_is_counted_and_leaves_a_gap() -> None:
     assert [row["seq"] for row in rows_of(recorder, APPENDS.name)] == [5]
 
 
-def test_nobody_tells_of_the_telling() -> None:
+def test_the_telemetry_topic_itself_is_not_recorded() -> None:
     recorder = new_recorder()
     assert recorder.lead((TELEMETRY_TOPIC, 0), LeaderEpoch(0)) is None
     assert not recorder.is_needed
@@ -314,13 +314,13 @@ def try_block(data: bytes) -> None:
         json.dumps(asdict(LABEL) | {"more": 1}).encode(),
     ],
 )
-def test_a_key_that_is_no_label_is_refused(key: bytes | None) -> None:
+def test_a_malformed_label_is_refused(key: bytes | None) -> None:
     assert read_label(write_label(LABEL)) == LABEL
     with pytest.raises(BadBlock):
         read_label(key)
 
 
-def test_what_is_corrupt_is_reported_by_offset_skipped_and_counted() -> None:
+def test_corrupt_blocks_are_reported_by_offset_skipped_and_counted() -> None:
     good = (write_label(LABEL), stall_block())
     first = batches.build([good, (b"key", b"no block"), (write_label(LABEL), b"")], is_zipped=True)
     broken = bytearray(batches.build([good], base_offset=3))
@@ -338,7 +338,7 @@ def test_what_is_corrupt_is_reported_by_offset_skipped_and_counted() -> None:
     assert sum(sum(life.values()) for life in collection.drops.values()) == 7
 
 
-def test_rows_published_twice_are_joined_once_and_in_order() -> None:
+def test_rows_published_twice_are_read_once_and_in_order() -> None:
     recorder = new_recorder()
     record = recorder.lead(("t", 0), LeaderEpoch(0))
     assert record is not None

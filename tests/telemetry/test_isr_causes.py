@@ -94,7 +94,7 @@ def test_a_broker_that_dies_is_removed_by_the_controller() -> None:
     assert told(recorded(trouble)) == [(3, "shrink", "controller", "broker-gone", None)]
 
 
-def test_so_is_one_whose_log_failed() -> None:
+def test_a_replica_whose_log_failed_is_removed_by_the_controller() -> None:
     async def trouble(cluster: Cluster) -> None:
         node_of(cluster, 3).directory.logs[KEY].fail("a test")
         await until(lambda: isr_of(cluster) == [1, 2])

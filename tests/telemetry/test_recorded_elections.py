@@ -76,7 +76,7 @@ def test_a_death_a_return_and_a_resignation() -> None:
     play(scenario, settings=SETTINGS)
 
 
-def test_a_partition_that_nobody_can_lead_for_a_while() -> None:
+def test_a_partition_without_a_leader_for_a_while() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, replicas=(THREE,))
         await asyncio.sleep(PUBLISHED_S)

@@ -15,13 +15,13 @@ from support.telemetry.replay_contract import PAUSE_MS_MAX, agreed
 
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried(range(4)))
-def test_the_rules_come_to_the_brokers_own_decisions(seed: int) -> None:
+def test_a_replay_repeats_the_decisions_of_the_brokers(seed: int) -> None:
     assert agreed(as_rows(live(seed, everything))), "nobody left or came"
 
 
 @pytest.mark.property
 @pytest.mark.parametrize("policy", tried(["true-lag", "messages", "lag-begin", "pending-reads"]))
-def test_whatever_the_rule(policy: str) -> None:
+def test_a_replay_repeats_the_decisions_under_every_policy(policy: str) -> None:
     settings = {"replica.in.sync.policy": policy, "replica.lag.max.messages": "20"}
     assert agreed(as_rows(live(5, everything, settings)))
 
@@ -29,13 +29,13 @@ def test_whatever_the_rule(policy: str) -> None:
 @pytest.mark.slow
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried([11, 1, 2]))
-def test_and_so_they_do_in_a_life_with_every_trouble(seed: int) -> None:
+def test_a_replay_repeats_the_decisions_of_a_run_with_every_fault(seed: int) -> None:
     assert agreed(live_a_recorded_life(seed, seconds=15.0), late_ms_max=PAUSE_MS_MAX)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_in_many_lives(seed: int) -> None:
+def test_a_replay_repeats_the_decisions_of_many_runs(seed: int) -> None:
     agreed(live_a_recorded_life(seed, seconds=20.0), late_ms_max=PAUSE_MS_MAX)
 
 
@@ -133,7 +133,7 @@ def fetch(at_ms: int, *, seq: int, follower: int, offset: int = 0) -> dict[str, 
 BEGAN = event(0, "began", ALL, seq=0)
 
 
-def test_a_late_timer_finds_all_who_are_due() -> None:
+def test_a_late_timer_evicts_every_follower_that_is_due() -> None:
     """One is due a millisecond after the other; a process that looks later finds both."""
     rows = [append(0, seq=0, base=0, end=0), fetch(10, seq=1, follower=2),
             fetch(11, seq=2, follower=3), append(12, seq=3, base=0, end=1)]  # fmt: skip
@@ -190,7 +190,7 @@ def test_a_proposal_that_was_not_committed_is_made_again(end: str, version: int)
         agreed(of_rows([*SILENT, STAYED], [*isr[:2], isr[2] | {"at_ms": DUE_MS + 1}, *isr[3:]]))
 
 
-def test_a_proposal_that_a_controller_overtook_is_not_taken_for_the_next() -> None:
+def test_a_proposal_overtaken_by_the_controller_is_not_mistaken_for_the_next() -> None:
     """Broker 3 dies; the state without it supersedes the shrink, which is proposed again."""
     again_at_ms = DUE_MS + 40
     isr = [
@@ -249,7 +249,7 @@ def test_a_drain_comes_before_the_first_shrink_of_its_millisecond() -> None:
     assert agreed(of_rows(rows, shrinks, [stall(DUE_MS, stalled_ms, ended_at_ms)]))
 
 
-def test_who_was_in_sync_at_first_is_recorded() -> None:
+def test_the_isr_at_the_start_of_an_epoch_is_recorded() -> None:
     """Replica 3 is being added: it fetches, and is no member that could leave."""
     rows = [
         *SILENT[:3],
@@ -262,7 +262,7 @@ def test_who_was_in_sync_at_first_is_recorded() -> None:
         agreed(of_rows(rows, [BEGAN]))
 
 
-def test_rows_without_the_isr_that_an_epoch_began_with_are_not_whole() -> None:
+def test_rows_without_the_first_isr_of_an_epoch_are_incomplete() -> None:
     (epoch,) = epochs(of_rows(SILENT, [BEGAN, event(DUE_MS, "proposed", [1, 3], seq=4)]))
     assert epoch.is_whole
     del epoch.isr_events[0]

@@ -11,7 +11,7 @@ from insync.telemetry.schemas import TABLES
 from insync.telemetry.tables import arrow_schema, write_parquet
 
 
-def test_one_partition_after_the_other_each_as_it_was_told(tmp_path: Path) -> None:
+def test_rows_are_grouped_by_partition_in_recorded_order(tmp_path: Path) -> None:
     told = [("b", 0, 1), ("a", 1, 2), ("a", 0, 3), ("b", 0, 0), ("a", 1, 1)]
     schema = arrow_schema(TABLES["appends"])
     rows = [
@@ -26,14 +26,14 @@ def test_one_partition_after_the_other_each_as_it_was_told(tmp_path: Path) -> No
     assert found.schema.types == [pa.string(), pa.int32(), pa.int64()]
 
 
-def test_what_no_partition_told_stays_as_it_is(tmp_path: Path) -> None:
+def test_tables_without_partitions_keep_their_order(tmp_path: Path) -> None:
     schema = arrow_schema(TABLES["stalls"])
     rows = [dict.fromkeys(schema.names, 0) | {"at_ms": at_ms} for at_ms in (5, 3, 4)]
     write_parquet(pa.Table.from_pylist(rows, schema), tmp_path / "one.parquet")
     assert pq.read_table(tmp_path / "one.parquet")["at_ms"].to_pylist() == [5, 3, 4]
 
 
-def test_what_is_always_told_says_so_unless_it_is_not(tmp_path: Path) -> None:
+def test_columns_are_non_nullable_unless_a_null_is_present(tmp_path: Path) -> None:
     schema = arrow_schema(TABLES["fetches"])
     row = dict.fromkeys(schema.names, 0) | {"topic": "t", "outcome": "ok", "throttled": False}
     for name, rows in {

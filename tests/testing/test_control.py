@@ -53,7 +53,7 @@ def test_a_command_survives_the_wire(command: Command) -> None:
     assert parse(encode(command)) == command
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_tested() -> None:
     assert {type(command) for command in EVERY_COMMAND} == set(commands.NAMES.values())
 
 

@@ -214,7 +214,7 @@ def test_one_way_stops_one_way(run_scenario: RunScenario) -> None:
 
 
 @pytest.mark.parametrize("closing", ["here", "there"])
-def test_an_end_that_closes_is_lost_at_once_and_the_other_learns_it_later(
+def test_a_close_is_seen_at_once_by_its_end_and_later_by_the_other(
     run_scenario: RunScenario, closing: str
 ) -> None:
     async def scenario(two: Two) -> None:
@@ -321,7 +321,7 @@ def test_a_broker_ends_though_its_links_are_cut(run_scenario: RunScenario) -> No
     run_scenario(scenario)
 
 
-def test_a_caller_is_known_by_its_first_request() -> None:
+def test_a_caller_is_identified_by_its_first_request() -> None:
     assert caller_of(hello(7)) == 7
     assert caller_of(hello(7) + b"and more") == 7
     assert {caller_of(hello(7)[:size]) for size in range(len(hello(7)))} == {None}

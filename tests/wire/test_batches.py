@@ -185,7 +185,7 @@ def test_a_length_beyond_the_bytes_is_a_cut_off_batch() -> None:
     assert list(whole_batches(damaged)) == []
 
 
-def test_attributes_are_distinguished() -> None:
+def test_batch_attributes_are_read() -> None:
     for bit, transactional, control in (
         (0, False, False),
         (0x10, True, False),

@@ -92,6 +92,6 @@ def test_the_first_leader_is_at_the_requested_position() -> None:
     )
 
 
-def test_brokers_without_a_rack_among_others_stand_in_one_together() -> None:
+def test_brokers_without_a_rack_count_as_one_rack() -> None:
     assignment = assign(racks("a", "a", None, None), count=8, factor=2, first=0)
     assert all(len({replica <= 2 for replica in replicas}) == 2 for replicas in assignment)

@@ -127,7 +127,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_changes, "PROPAGATION_MAX_S", 0)
 
 
-def test_one_by_one_and_all_at_once() -> None:
+def test_incremental_changes_and_full_replacement() -> None:
     async def story(world: World) -> None:
         path = paths.topic_config("t")
         done = await world.alter(TOPIC, "t", (SET, "segment.bytes", " 2048 "))
@@ -200,7 +200,7 @@ def test_what_is_refused_changes_nothing(
     play(story)
 
 
-def test_kafkas_tool_takes_its_throttles_away() -> None:
+def test_kafkas_tool_removes_its_throttles() -> None:
     """It deletes three settings of a broker in one request; the third we never have."""
     rates = [f"{side}.replication.throttled.rate" for side in ("leader", "follower")]
     third = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -217,7 +217,7 @@ def test_kafkas_tool_takes_its_throttles_away() -> None:
     play(story)
 
 
-def test_trying_out_changes_nothing() -> None:
+def test_validate_only_changes_nothing() -> None:
     async def story(world: World) -> None:
         before = dict(world.store.snapshot())
         assert (await world.alter(BROKER, "", (SET, LAG, "9000"), dry=True))[0] is ErrorCode.none
@@ -242,7 +242,7 @@ def test_a_broker_may_not_contradict_what_a_topic_has() -> None:
     play(story)
 
 
-def test_the_file_counts_in_a_combination() -> None:
+def test_a_combination_is_checked_with_the_values_of_the_file() -> None:
     async def story(world: World) -> None:
         result = await world.alter(BROKER, "", (SET, LAG, "1500"))
         assert result[0] is ErrorCode.invalid_config
@@ -279,7 +279,7 @@ def test_policies_that_contradict_the_flag(owner: str) -> None:
     play(story)
 
 
-def test_a_process_time_without_the_flag_is_warned_of() -> None:
+def test_a_process_time_without_the_flag_gets_a_warning() -> None:
     async def story(world: World) -> None:
         result = await world.alter(BROKER, "1", (SET, PROCESS_TIME, "700"))
         assert result[0] is ErrorCode.none
@@ -290,7 +290,7 @@ def test_a_process_time_without_the_flag_is_warned_of() -> None:
     play(story)
 
 
-def test_named_twice() -> None:
+def test_a_setting_or_resource_named_twice_is_refused() -> None:
     async def story(world: World) -> None:
         result = await world.alter(BROKER, "1", (SET, LAG, "9000"), (SET, LAG, "9001"))
         assert result[0] is ErrorCode.invalid_request
@@ -305,7 +305,7 @@ def test_named_twice() -> None:
     play(story)
 
 
-def test_rivals_lose_nothing_of_each_other() -> None:
+def test_concurrent_changes_do_not_overwrite_each_other() -> None:
     async def story(world: World) -> None:
         world.tree.delay_ms = lambda: 5  # all have read before the first has written
         rivals = [

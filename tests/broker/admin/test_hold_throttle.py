@@ -68,7 +68,7 @@ def is_gone(cluster: Cluster) -> bool:
     return not traces(cluster) and not throttles(cluster)
 
 
-def test_held_and_released() -> None:
+def test_a_throttle_is_held_and_released() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         assert await hold(cluster) == HELD
@@ -80,7 +80,7 @@ def test_held_and_released() -> None:
     play(story)
 
 
-def test_a_tool_that_dies_is_outlived_by_so_much_and_no_more() -> None:
+def test_a_throttle_expires_in_bounded_time_after_its_tool_dies() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
@@ -90,7 +90,7 @@ def test_a_tool_that_dies_is_outlived_by_so_much_and_no_more() -> None:
     play(story)
 
 
-def test_it_lasts_as_long_as_it_is_renewed_by_any_broker() -> None:
+def test_a_held_throttle_lasts_while_it_is_renewed_through_any_broker() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
@@ -103,7 +103,7 @@ def test_it_lasts_as_long_as_it_is_renewed_by_any_broker() -> None:
     play(story)
 
 
-def test_what_was_there_comes_back_and_what_was_set_meanwhile_stays() -> None:
+def test_earlier_values_are_restored_and_values_set_meanwhile_are_kept() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={LEADER_LIST: "7:7"})
         store = node_of(cluster, 1).world.store
@@ -226,7 +226,7 @@ def test_throttled_moves_and_a_held_throttle_exclude_each_other() -> None:
     play(story)
 
 
-def test_moves_that_end_do_not_end_it() -> None:
+def test_moves_that_complete_do_not_release_a_held_throttle() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
@@ -250,7 +250,7 @@ def test_moves_that_end_do_not_end_it() -> None:
         (HoldThrottle(1, "tool", 1), "broker 1 follows no partition"),
     ],
 )
-def test_requests_that_no_cluster_could_serve(invalid: HoldThrottle, says: str) -> None:
+def test_impossible_requests_are_refused(invalid: HoldThrottle, says: str) -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         before = cluster.tree.revision
@@ -267,7 +267,7 @@ def test_requests_that_no_cluster_could_serve(invalid: HoldThrottle, says: str) 
     play(story)
 
 
-def test_a_list_that_cannot_be_read_is_not_guessed_at() -> None:
+def test_an_unreadable_throttled_replica_list_is_refused() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={LEADER_LIST: "nonsense"})
         assert (await hold(cluster)).error == ErrorCode.invalid_config.value

@@ -101,7 +101,7 @@ def test_a_move_copies_hands_over_and_frees_the_old_files() -> None:
     play(story, brokers=4)
 
 
-def test_it_is_listed_while_it_is_under_way_and_as_kafka_does() -> None:
+def test_a_running_move_is_listed_as_kafka_lists_it() -> None:
     """[1,2,3] -> [4,2,3]: replicas are the target and then the removed."""
 
     async def story(cluster: Cluster) -> None:
@@ -125,7 +125,7 @@ def test_it_is_listed_while_it_is_under_way_and_as_kafka_does() -> None:
     play(story, brokers=4)
 
 
-def test_cancel_goes_back_to_where_it_began() -> None:
+def test_cancel_restores_the_original_replicas() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster)
         await client_of(cluster).append([b"x"])
@@ -188,7 +188,7 @@ def test_a_reordering_is_done_at_once_and_leadership_stays() -> None:
     play(story)
 
 
-def test_kafka_19975_a_dead_bystander_does_not_hold_a_move_up() -> None:
+def test_kafka_19975_a_dead_replica_that_stays_does_not_block_a_move() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE), config={"min.insync.replicas": "2"})
         await client_of(cluster).append([b"x"])
@@ -201,7 +201,7 @@ def test_kafka_19975_a_dead_bystander_does_not_hold_a_move_up() -> None:
     play(story, brokers=4)
 
 
-def test_it_waits_for_the_effective_min_isr_of_the_target() -> None:
+def test_a_move_waits_for_the_effective_min_isr_of_the_target() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE), config={"min.insync.replicas": "2"})
         await client_of(cluster).append([b"x"])
@@ -299,7 +299,7 @@ def test_away_and_back_at_once_starts_from_nothing_and_loses_nothing() -> None:
     play(story)
 
 
-def test_what_was_asked_before_leaving_does_not_count_after_coming_back() -> None:
+def test_a_fetch_sent_before_a_replica_was_removed_does_not_count_after_it_is_added_again() -> None:
     """A fetch is under way while its sender leaves, deletes its log and comes back, empty."""
 
     async def story(cluster: Cluster) -> None:
@@ -356,7 +356,7 @@ def test_a_topic_may_be_deleted_while_it_moves() -> None:
         (("?", 0), None, ErrorCode.unknown_topic_or_partition, "no topic '?'"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(
+def test_an_invalid_reassignment_is_refused_and_changes_nothing(
     key: tuple[str, int], target: tuple[int, ...] | None, code: ErrorCode, says: str
 ) -> None:
     async def story(cluster: Cluster) -> None:
@@ -385,7 +385,7 @@ def test_a_refused_partition_does_not_keep_the_others_from_moving() -> None:
     play(story)
 
 
-def test_what_is_named_twice_is_refused() -> None:
+def test_a_partition_named_twice_is_refused() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster)
         part = {"partition_index": 0, "replicas": (2, 1, 3)}
@@ -415,7 +415,7 @@ def test_a_request_may_forbid_a_change_of_the_factor() -> None:
 # StartMoves and leases.
 
 
-def test_a_throttle_ends_with_its_move_and_what_was_there_comes_back() -> None:
+def test_a_throttle_ends_with_its_move_and_earlier_values_are_restored() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={LEADER_REPLICAS: "7:7"})
         await client_of(cluster).append([b"x"])
@@ -436,7 +436,7 @@ def test_a_throttle_ends_with_its_move_and_what_was_there_comes_back() -> None:
     play(story)
 
 
-def test_many_in_one_step_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_moves_in_one_step_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that waits for all of them is woken once, not once per move."""
     looked_at: list[int] = []
     original = Fetch.find_replica
@@ -461,7 +461,7 @@ def test_many_in_one_step_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) ->
     play(story)
 
 
-def test_only_one_at_a_time_unless_it_is_additional_and_then_the_lease_grows() -> None:
+def test_a_second_throttled_request_is_refused_unless_additional_which_extends_the_lease() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await node_of(cluster, 1).topics.add_partitions("t", 2, [(1, 2)])
@@ -494,7 +494,7 @@ def test_only_one_at_a_time_unless_it_is_additional_and_then_the_lease_grows() -
     play(story, brokers=4)
 
 
-def test_asked_again_after_a_lost_answer_it_is_the_same_request() -> None:
+def test_a_request_repeated_after_a_lost_response_is_the_same_request() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await node_of(cluster, 1).topics.add_partitions("t", 2, [(1, 2)])
@@ -565,7 +565,7 @@ def test_a_preserved_throttle_outlives_its_move(requested: tuple[Move, ...]) -> 
     play(story)
 
 
-def test_what_an_operator_set_meanwhile_is_left_alone() -> None:
+def test_values_that_an_operator_set_meanwhile_are_kept() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
@@ -583,7 +583,7 @@ def test_what_an_operator_set_meanwhile_is_left_alone() -> None:
     play(story)
 
 
-def test_all_or_nothing() -> None:
+def test_a_throttled_request_is_accepted_whole_or_not_at_all() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         before = cluster.tree.revision
@@ -608,7 +608,7 @@ def test_all_or_nothing() -> None:
         (tuple(Move("t", n, (1,)) for n in range(5001)), 1, "at most 5000"),
     ],
 )
-def test_requests_that_no_cluster_could_serve(
+def test_impossible_requests_are_refused(
     requested: tuple[Move, ...], throttle: int, says: str
 ) -> None:
     async def story(cluster: Cluster) -> None:
@@ -733,7 +733,7 @@ def test_no_replica_is_left_to_lead() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_log_dirs(version: int) -> None:
+def test_describe_log_dirs(version: int) -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x" * 1000])
@@ -779,7 +779,7 @@ async def partitions(
 
 
 @pytest.mark.parametrize("limit", [-5, 1, 2, 3, 4, 5, 2**31 - 1])
-def test_pages_of_topics_make_the_whole(limit: int) -> None:
+def test_pages_of_described_topics_cover_all_topics(limit: int) -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster)
         await node_of(cluster, 1).topics.add_partitions("t", 3, None)
@@ -799,7 +799,7 @@ def test_pages_of_topics_make_the_whole(limit: int) -> None:
     play(story)
 
 
-def test_topics_and_cursors_that_are_not_there() -> None:
+def test_unknown_topics_and_cursors() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster)
 

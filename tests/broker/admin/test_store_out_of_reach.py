@@ -72,7 +72,7 @@ async def configured(cluster: Cluster) -> Result:
 @pytest.mark.parametrize(
     "change", [reassigned, started, held, elected, created, grown, deleted, configured]
 )
-def test_a_change_is_answered_and_may_be_asked_for_again(
+def test_a_change_gets_a_retriable_error_and_can_be_requested_again(
     change: Callable[[Cluster], Awaitable[Result]], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(cluster: Cluster) -> None:

@@ -60,7 +60,7 @@ def play(
     asyncio.run(whole())
 
 
-def test_a_broker_that_is_gone_by_now_does_not_lead_a_new_topic() -> None:
+def test_a_broker_that_just_left_does_not_lead_a_new_topic() -> None:
     """The controller has handled its death and would not look at the new partition again."""
 
     async def story(world: World) -> None:
@@ -74,7 +74,7 @@ def test_a_broker_that_is_gone_by_now_does_not_lead_a_new_topic() -> None:
     play(story)
 
 
-def test_replicas_of_a_new_topic_stand_in_different_racks() -> None:
+def test_replicas_of_a_new_topic_are_in_different_racks() -> None:
     async def story(world: World) -> None:
         topics = await world.topics()
         await topics.create(RequestedTopic(name="t", partitions=6, replication_factor=2))
@@ -101,7 +101,7 @@ def test_replicas_of_a_new_topic_stand_in_different_racks() -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_growth_that_makes_no_sense_changes_nothing(
+def test_an_invalid_partition_count_changes_nothing(
     count: int,
     assignment: list[list[int]] | None,
     code: ErrorCode,
@@ -135,7 +135,7 @@ def test_an_assignment_no_topic_can_have(assignment: dict[int, list[int]]) -> No
     play(story)
 
 
-def test_growth_that_is_only_tried_changes_nothing() -> None:
+def test_validate_only_partition_growth_changes_nothing() -> None:
     async def story(world: World) -> None:
         topics = await world.topics()
         await topics.create(RequestedTopic(name="t"))

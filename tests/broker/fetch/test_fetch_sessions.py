@@ -38,7 +38,7 @@ async def begin(client: Client, offsets: dict[int, int]) -> int:
     return response.session_id
 
 
-def test_a_response_has_only_partitions_with_news() -> None:
+def test_a_response_has_only_partitions_that_changed() -> None:
     async def story(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0, 2: 0})
         await client.produce(1, b"a", b"b")
@@ -59,7 +59,7 @@ def test_an_unlisted_partition_is_fetched_from_its_last_offset() -> None:
     play(story)
 
 
-def test_without_news_the_response_is_empty_after_the_maximum_wait() -> None:
+def test_without_changes_the_response_is_empty_after_the_maximum_wait() -> None:
     async def story(broker: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0})
         before_ms = broker.loop.clock_ms()
@@ -246,7 +246,9 @@ def test_an_idle_request_reads_no_partition(monkeypatch: pytest.MonkeyPatch) -> 
     play(story, partitions=50)
 
 
-def test_a_waiting_request_reads_again_only_what_has_news(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_request_reads_again_only_partitions_that_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each of many partitions may wake it: else that is a read for each pair of them."""
 
     async def story(broker: OneBroker, client: Client) -> None:

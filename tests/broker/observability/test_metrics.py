@@ -57,7 +57,7 @@ async def a_cluster(loop: VirtualLoop, topics: list[NewTopic]) -> Cluster:
     return cluster
 
 
-def test_a_follower_that_is_cut_off_is_seen_until_it_leaves() -> None:
+def test_metrics_of_an_unreachable_follower_until_it_leaves_the_isr() -> None:
     async def story(loop: VirtualLoop) -> None:
         cluster = await a_cluster(
             loop,
@@ -115,7 +115,7 @@ def test_a_follower_that_is_cut_off_is_seen_until_it_leaves() -> None:
     on_virtual_time(story)
 
 
-def test_what_consumers_got_is_counted_by_whoever_sent_it() -> None:
+def test_bytes_out_are_counted_by_the_broker_that_sent_them() -> None:
     async def story(loop: VirtualLoop) -> None:
         cluster = await a_cluster(loop, [NewTopic(name="t", assignment=[[1, 2, 3]])])
         client = PartitionClient(cluster.network.host(201), cluster.addresses, "t", 0)
@@ -141,7 +141,7 @@ def test_what_consumers_got_is_counted_by_whoever_sent_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_follower_tells_how_much_it_lacks_of_what_is_committed() -> None:
+def test_a_follower_exposes_its_lag_behind_the_high_watermark() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         metrics = {number: metrics_of(node_of(cluster, number)) for number in cluster.brokers}
@@ -174,7 +174,7 @@ def test_a_follower_tells_how_much_it_lacks_of_what_is_committed() -> None:
     play(scenario, settings={"replica.fetch.max.bytes": "1"})
 
 
-def test_a_dead_leader_is_seen_by_the_controller() -> None:
+def test_the_controller_exposes_partitions_without_a_leader() -> None:
     async def story(loop: VirtualLoop) -> None:
         topics = [NewTopic(name="t", assignment=[[1, 2]]), NewTopic(name="lone", assignment=[[1]])]
         cluster = await a_cluster(loop, topics)
@@ -220,7 +220,7 @@ def test_stalls_are_counted() -> None:
     on_virtual_time(story)
 
 
-def test_a_partition_below_its_minimum_is_told_until_it_has_enough_again() -> None:
+def test_a_partition_below_min_isr_is_counted_until_its_isr_suffices() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, config={"min.insync.replicas": "3"})
         metrics = {number: metrics_of(node_of(cluster, number)) for number in cluster.brokers}
@@ -249,7 +249,7 @@ READ_S = 15.0
 
 
 @pytest.mark.parametrize("settings", [EXAMPLE, SOLUTION_1], ids=["off", "on"])
-def test_a_slow_read_is_told_with_its_age_and_what_comes_of_it(settings: dict[str, str]) -> None:
+def test_a_pending_read_is_exposed_with_its_age_and_its_result(settings: dict[str, str]) -> None:
     """With KIP-501 a pending read stops the deadline; without it the deadline runs."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -311,7 +311,7 @@ def test_a_resignation_is_counted_where_it_happened_and_once() -> None:
     play(scenario, settings=SOLUTION_2 | more)
 
 
-def test_a_resignation_is_told_from_other_changes_of_leader() -> None:
+def test_a_resignation_is_distinguished_from_other_leader_changes() -> None:
     def state(isr: tuple[int, ...], leader: int | None, epoch: int) -> PartitionState:
         return PartitionState(
             replicas=tuple(map(BrokerId, (2, 1, 3))),
@@ -345,7 +345,7 @@ def test_a_resignation_is_told_from_other_changes_of_leader() -> None:
     )
 
 
-def test_many_partitions_cost_a_scrape_little() -> None:
+def test_a_scrape_of_many_partitions_is_cheap() -> None:
     async def story(loop: VirtualLoop) -> None:
         cluster = await a_cluster(
             loop, [NewTopic(name="t", assignment=[[1, 2, 3] for _ in range(PARTITIONS)])]
@@ -373,7 +373,7 @@ def _least_s(metrics: Metrics) -> float:
     return min(once() for _ in range(5))
 
 
-def test_no_port_no_metrics() -> None:
+def test_without_a_port_no_metrics_are_served() -> None:
     async def story(loop: VirtualLoop) -> None:
         one = OneBroker(loop)
         await one.start(partitions=1)

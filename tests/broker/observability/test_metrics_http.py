@@ -120,7 +120,7 @@ def test_dropped_telemetry_rows_are_counted_by_table() -> None:
     )
 
 
-def test_who_records_nothing_loses_nothing() -> None:
+def test_a_broker_without_telemetry_drops_no_rows() -> None:
     async def story(_loop: VirtualLoop, _one: OneBroker, visit: Visit) -> None:
         visitor, _transport = await visit(GET)
         await visitor.ended
@@ -158,7 +158,7 @@ def test_every_request_gets_one_answer(sends: bytes, status: int) -> None:
     visiting(story)
 
 
-def test_who_asks_nothing_is_let_go() -> None:
+def test_a_client_that_sends_no_whole_request_is_disconnected() -> None:
     async def story(loop: VirtualLoop, _: OneBroker, visit: Visit) -> None:
         began_s = loop.time()
         visitor, transport = await visit(b"GET /met")
@@ -173,7 +173,7 @@ def test_who_asks_nothing_is_let_go() -> None:
     visiting(story)
 
 
-def test_the_oldest_makes_room() -> None:
+def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
     async def story(_: VirtualLoop, __: OneBroker, visit: Visit) -> None:
         mute = [(await visit(b""))[0] for _ in range(CONNECTIONS_MAX + 3)]
         await asyncio.sleep(1)
@@ -202,7 +202,7 @@ class DeafTransport(asyncio.Transport):
         self.is_aborted = True
 
 
-def test_who_does_not_read_is_let_go() -> None:
+def test_a_client_that_does_not_read_is_disconnected() -> None:
     async def story(loop: VirtualLoop) -> None:
         scrape = MetricsHttp(lambda: b"text", clock_ms=loop.clock_ms).connection()
         transport = DeafTransport()
@@ -216,7 +216,7 @@ def test_who_does_not_read_is_let_go() -> None:
     on_virtual_time(story)
 
 
-def test_hurry_costs_one_collection() -> None:
+def test_frequent_scrapes_share_one_collection() -> None:
     async def story(loop: VirtualLoop) -> None:
         collected = 0
 
@@ -236,7 +236,7 @@ def test_hurry_costs_one_collection() -> None:
     on_virtual_time(story)
 
 
-def test_what_cannot_be_collected_is_an_error_of_ours() -> None:
+def test_a_failed_collection_is_a_server_error() -> None:
     class Transport(DeafTransport):
         sent = b""
 

@@ -46,7 +46,7 @@ def topic_config(cluster: Cluster) -> dict[str, str]:
     return node.view.topic_configs[TELEMETRY_TOPIC]
 
 
-def test_the_topic_comes_with_the_first_partition_led_and_as_configured() -> None:
+def test_the_topic_is_created_with_the_first_led_partition_and_as_configured() -> None:
     async def story(cluster: Cluster, client: SimClient) -> None:
         await asyncio.sleep(2.0)
         node = cluster.up()[0].node
@@ -64,7 +64,7 @@ def test_the_topic_comes_with_the_first_partition_led_and_as_configured() -> Non
     play(story, telemetry_retention_bytes=str(10 * 2**20))
 
 
-def test_alone_it_has_one_replica_and_switched_off_none() -> None:
+def test_with_one_broker_the_topic_has_one_replica_and_with_telemetry_off_there_is_none() -> None:
     async def alone(cluster: Cluster, client: SimClient) -> None:
         await Admin(cluster, client).create("t", 1, factor=1)
         await asyncio.sleep(1.0)
@@ -101,7 +101,7 @@ def test_rows_of_one_partition_stay_together_in_order() -> None:
     play(story)
 
 
-def test_a_topic_out_of_reach_costs_rows_that_are_counted_and_nothing_else() -> None:
+def test_an_unreachable_topic_only_drops_rows_and_counts_them() -> None:
     """The leader of "t" cannot reach whoever leads the partition its rows go to."""
 
     async def story(cluster: Cluster, client: SimClient) -> None:

@@ -196,7 +196,7 @@ async def restart_all(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_one_request", [True, False])
-def test_greedy_batches_cost_no_acknowledged_record_and_no_follower(
+def test_batches_that_use_many_offsets_lose_no_acknowledged_record_and_no_follower(
     *, is_one_request: bool
 ) -> None:
     async def scenario(cluster: Cluster) -> None:

@@ -145,7 +145,7 @@ async def begin_move(cluster: Cluster, *, sides: tuple[str, ...] = BOTH, others:
 
 
 @pytest.mark.parametrize("sides", [BOTH, ("leader",), ("follower",)])
-def test_a_move_takes_its_quota_and_never_exceeds_it(sides: tuple[str, ...]) -> None:
+def test_a_move_uses_its_quota_and_never_exceeds_it(sides: tuple[str, ...]) -> None:
     """12 MB at 1 MB/s are 12 s; any 10 s hold at most 1.05 x 10 MB and a batch."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -158,7 +158,7 @@ def test_a_move_takes_its_quota_and_never_exceeds_it(sides: tuple[str, ...]) -> 
     play(scenario, brokers=2)
 
 
-def test_an_hour_on_the_wall_clock_changes_no_quota_and_no_isr() -> None:
+def test_a_wall_clock_jump_changes_no_quota_and_no_isr() -> None:
     async def scenario(cluster: Cluster) -> None:
         growth = await begin_move(cluster)
 
@@ -198,7 +198,7 @@ def test_a_consumer_of_a_throttled_partition_is_not_throttled() -> None:
     play(scenario, brokers=2)
 
 
-def test_metrics_of_a_move_are_what_passes() -> None:
+def test_the_metrics_of_a_move_are_the_bytes_that_were_sent() -> None:
     async def scenario(cluster: Cluster) -> None:
         await begin_move(cluster, others=1)
         client = PartitionClient(cluster.network.host(200), cluster.addresses, TOPIC, 24)
@@ -233,7 +233,7 @@ def test_metrics_of_a_move_are_what_passes() -> None:
 
 
 @pytest.mark.parametrize(("windows", "size_s"), [(2, 1), (2, 3), (20, 1)])
-def test_another_window_is_measured_over_from_when_it_is_set(windows: int, size_s: int) -> None:
+def test_a_new_quota_window_applies_from_when_it_is_set(windows: int, size_s: int) -> None:
     """It tells of what passed for so long as the window lasts; the usual one lasts eleven seconds.
 
     The quota itself is a bucket, which the window does not change.
@@ -464,7 +464,7 @@ def test_the_first_answer_after_a_throttle_is_set_is_counted_too() -> None:
     play(scenario, brokers=2)
 
 
-def test_what_passed_is_recorded_second_by_second() -> None:
+def test_throttled_bytes_are_recorded_per_second() -> None:
     async def scenario(cluster: Cluster) -> None:
         await create(cluster, [1] * 4)
         for number in range(4):

@@ -124,7 +124,7 @@ async def assert_nothing_lost(cluster: Cluster, replicas: tuple[BrokerId, ...] =
 @pytest.mark.parametrize("damaged", [1, 2, 3])
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
-def test_one_damaged_replica_erases_no_intact_one(
+def test_one_damaged_replica_does_not_truncate_an_intact_one(
     damage: Damage, damaged: int, *, cleanly: bool
 ) -> None:
     async def story(order: tuple[int, ...], cluster: Cluster) -> None:
@@ -145,7 +145,9 @@ def test_one_damaged_replica_erases_no_intact_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [1, 2, 3])
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
-def test_so_it_is_when_all_die_at_once(damage: Damage, damaged: int) -> None:
+def test_one_damaged_replica_does_not_truncate_the_others_after_all_were_killed(
+    damage: Damage, damaged: int
+) -> None:
     async def story(order: tuple[int, ...], cluster: Cluster) -> None:
         await append_all(cluster)
         for number in cluster.brokers:
@@ -223,7 +225,7 @@ def test_a_new_topic_and_one_of_the_same_name_are_not_damaged() -> None:
     play(story, settings=SETTINGS)
 
 
-def test_an_operator_elects_the_longest_of_the_damaged() -> None:
+def test_an_unclean_election_by_the_operator_takes_the_longest_damaged_replica() -> None:
     async def story(cluster: Cluster) -> None:
         await append_all(cluster)
         await stop_all(cluster, cleanly=True)

@@ -48,7 +48,9 @@ def reports(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.parametrize("policy", ["caught-up", "messages", "lag-begin", "true-lag"])
-def test_a_follower_leaves_the_isr_of_an_idle_partition_at_once(policy: str) -> None:
+def test_a_follower_whose_log_failed_leaves_the_isr_of_an_idle_partition_at_once(
+    policy: str,
+) -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         await append_and_fail(cluster, 2)
@@ -65,7 +67,9 @@ def test_a_follower_leaves_the_isr_of_an_idle_partition_at_once(policy: str) -> 
     play(story, settings=FLUSHED_OFTEN | {"replica.in.sync.policy": policy})
 
 
-def test_a_leader_hands_over_and_leaves_the_isr(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_leader_whose_log_failed_is_replaced_and_leaves_the_isr(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         await other_topic(cluster)
@@ -82,7 +86,7 @@ def test_a_leader_hands_over_and_leaves_the_isr(caplog: pytest.LogCaptureFixture
     play(story, settings=FLUSHED_OFTEN)
 
 
-def test_the_last_member_stays_and_leads_again_after_a_restart() -> None:
+def test_the_last_isr_member_stays_and_leads_again_after_a_restart() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         assert await client_of(cluster).append([b"first"]) == 0
@@ -98,7 +102,7 @@ def test_the_last_member_stays_and_leads_again_after_a_restart() -> None:
     play(story, settings=FLUSHED_OFTEN)
 
 
-def test_both_replicas_but_one_may_fail() -> None:
+def test_the_last_isr_member_is_kept_after_every_log_failed() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         await append_and_fail(cluster, 1)
@@ -114,7 +118,7 @@ def test_both_replicas_but_one_may_fail() -> None:
 
 
 @pytest.mark.parametrize("hook", ["before_controller_step", "after_controller_step"])
-def test_a_controller_that_dies_at_its_step_leaves_the_report_to_the_next(hook: str) -> None:
+def test_a_failure_report_outlives_a_controller_that_dies_at_its_step(hook: str) -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         controller = cluster.controller()

@@ -157,7 +157,7 @@ def test_a_state_and_the_queues_agree(seed: int) -> None:
     asyncio.run(play())
 
 
-def test_what_is_dropped_and_followed_again_at_once_is_not_forgotten() -> None:
+def test_a_partition_dropped_and_followed_again_at_once_is_not_forgotten() -> None:
     async def play() -> None:
         fetcher = Fetcher()
         for step in ("follow", "send", "drop"):
@@ -170,7 +170,7 @@ def test_what_is_dropped_and_followed_again_at_once_is_not_forgotten() -> None:
     asyncio.run(play())
 
 
-def test_an_answer_to_an_earlier_request_is_stale() -> None:
+def test_a_response_to_an_earlier_request_is_stale() -> None:
     async def play() -> None:
         fetcher = Fetcher()
         for step in ("follow", "send", "new epoch", "send"):
@@ -202,7 +202,7 @@ def test_a_partition_that_got_nothing_of_its_reserved_bytes_is_next_in_turn() ->
     asyncio.run(play())
 
 
-def test_a_replica_made_again_does_not_know_the_leaders_watermark() -> None:
+def test_a_replica_that_was_created_again_does_not_know_the_leaders_watermark() -> None:
     async def play() -> None:
         fetcher = Fetcher()
         for step in ("follow", "send"):

@@ -42,7 +42,7 @@ LAG_MS = 1_500  # the simulation's own
 
 @pytest.mark.parametrize("phase_ms", [0, 137, 411])
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_a_follower_that_stops_is_decided_out_on_its_deadline(policy: str, phase_ms: int) -> None:
+def test_a_follower_that_stops_is_evicted_on_its_deadline(policy: str, phase_ms: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         writing = cluster.loop.create_task(write_on(cluster))
@@ -73,7 +73,7 @@ def test_a_topic_has_a_policy_and_a_lag_time_of_its_own() -> None:
     play(scenario, settings={"replica.in.sync.policy": "lag-begin"})
 
 
-def test_a_burst_puts_everybody_out_under_messages_and_nobody_under_caught_up() -> None:
+def test_a_burst_evicts_all_followers_under_messages_and_none_under_caught_up() -> None:
     """The article: ten times the messages in one request."""
     seen: dict[str, list[int]] = {}
 
@@ -118,7 +118,7 @@ def test_many_small_requests(*, policy: str, stays: bool) -> None:
 
 
 @pytest.mark.parametrize("policy", ["messages", "true-lag"])
-def test_nobody_joins_below_the_epochs_start(policy: str) -> None:
+def test_no_follower_joins_below_the_start_offset_of_the_epoch(policy: str) -> None:
     """A new leader's watermark may be behind what its predecessor acknowledged.
 
     Broker 3 has all that broker 2 knows to be committed, and by its policy it is in sync. It lacks
@@ -177,19 +177,21 @@ def test_nobody_joins_below_the_epochs_start(policy: str) -> None:
         ),
     ],
 )
-def test_a_broker_refuses_what_has_no_meaning(given: dict[str, str], complaint: str) -> None:
+def test_a_broker_refuses_settings_that_contradict_each_other(
+    given: dict[str, str], complaint: str
+) -> None:
     with pytest.raises(BadSetting, match=complaint):
         Node(Settings({"node.id": "1", **given}), None)  # type: ignore[arg-type]
 
 
-def test_the_settings_table_makes_every_rule() -> None:
+def test_every_policy_can_be_set_through_the_settings_table() -> None:
     assert rule_of(Settings({})).policy.name == "caught-up"
     pending = rule_of(Settings({"follower.fetch.pending.reads.insync.enable": "true"}))
     assert (pending.policy.name, pending.process_time_max_ms) == ("pending-reads", 500)
     assert rule_of(Settings({"replica.in.sync.policy": "messages"})).policy.name == "messages"
 
 
-def test_what_is_ignored_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ignored_setting_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     rules, broker = Rules(), Settings({"follower.fetch.process.time.max.ms": "100"})
     with caplog.at_level(logging.WARNING):
         for topic_name in ("a", "b"):
@@ -208,7 +210,7 @@ def test_a_topic_that_contradicts_its_broker_is_led_by_the_brokers_rule(
     assert "orders: its own settings are ignored" in caplog.text
 
 
-def test_an_isr_change_is_one_line_with_its_numbers(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_isr_change_is_one_log_line_with_its_numbers(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         client = client_of(cluster)
@@ -228,7 +230,9 @@ def test_an_isr_change_is_one_line_with_its_numbers(caplog: pytest.LogCaptureFix
     assert "t-0: ISR is now 1,2,3: 2 joins (caught-up): 0 ms behind, lacks 0 messages" in joined
 
 
-def test_so_is_a_change_that_the_controller_makes(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_isr_change_by_the_controller_is_one_log_line_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         client = client_of(cluster)
@@ -248,7 +252,7 @@ def test_so_is_a_change_that_the_controller_makes(caplog: pytest.LogCaptureFixtu
     assert leader.endswith("; its session ended)")  # who leads now knew nobody's place
 
 
-def test_only_partitions_with_somebody_behind_have_a_timer() -> None:
+def test_only_partitions_with_a_lagging_follower_have_a_timer() -> None:
     """Of hundreds that are level nobody is looked at."""
 
     async def scenario(cluster: Cluster) -> None:

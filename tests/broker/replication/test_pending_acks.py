@@ -34,14 +34,14 @@ def test_committed_offsets_are_answered_in_order() -> None:
     assert answers.given == [(3, Verdict.ENOUGH), (5, Verdict.ENOUGH)]
 
 
-def test_an_isr_that_became_too_small_promises_nothing() -> None:
+def test_an_isr_that_became_too_small_fails_pending_acks() -> None:
     answers = Answers(acks := PendingAcks())
     answers.wait_for(3)
     acks.acknowledge(ISR, high_watermark=6, min_isr=3)
     assert answers.given == [(3, Verdict.NOT_ENOUGH_AFTER_APPEND)]
 
 
-def test_expiring_says_when_to_look_again() -> None:
+def test_expire_returns_the_next_deadline() -> None:
     answers = Answers(acks := PendingAcks())
     answers.wait_for(3, deadline_ms=50)
     answers.wait_for(4, deadline_ms=70)

@@ -58,7 +58,7 @@ async def create_led_by_2(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_down_meanwhile", [False, True])
-def test_a_watermark_of_the_former_does_not_count(is_down_meanwhile: bool) -> None:  # noqa: FBT001
+def test_the_high_watermark_of_the_deleted_topic_does_not_count(is_down_meanwhile: bool) -> None:  # noqa: FBT001
     """It would be past whatever the leader appends next: acknowledged before it is copied."""
 
     async def story(cluster: Cluster) -> None:
@@ -80,7 +80,7 @@ def test_a_watermark_of_the_former_does_not_count(is_down_meanwhile: bool) -> No
     live(story)
 
 
-def test_files_of_what_was_deleted_meanwhile_go_at_the_next_start() -> None:
+def test_logs_of_topics_deleted_meanwhile_are_removed_at_the_next_start() -> None:
     async def story(cluster: Cluster) -> None:
         cluster.kill(2)
         await delete(cluster)

@@ -50,7 +50,7 @@ COOLDOWN_MS, SHORT_COOLDOWN_MS = 60_000, 8_000
 SHORTLY = SOLUTION_2 | {"leader.resign.cooldown.ms": str(SHORT_COOLDOWN_MS)}
 
 
-def test_off_a_slow_read_puts_the_followers_out_and_acks_all_fails() -> None:
+def test_with_kip_501_off_a_slow_read_evicts_the_followers_and_acks_all_fails() -> None:
     async def scenario(cluster: Cluster) -> None:
         await begin_a_slow_read(cluster)
         due_ms = min(deadlines_of(cluster).values())
@@ -63,7 +63,7 @@ def test_off_a_slow_read_puts_the_followers_out_and_acks_all_fails() -> None:
     play(scenario, settings=EXAMPLE)
 
 
-def test_solution_1_nobody_leaves_while_its_fetch_is_pending() -> None:
+def test_solution_1_no_follower_leaves_the_isr_while_its_fetch_is_pending() -> None:
     async def scenario(cluster: Cluster) -> None:
         began_ms = await begin_a_slow_read(cluster)
         assert deadlines_of(cluster) == {}
@@ -130,7 +130,7 @@ def test_a_dead_follower_leaves_although_its_read_is_pending(*, noticed: bool) -
     play(scenario, settings=SOLUTION_1)
 
 
-def test_with_nobody_to_hand_over_to_the_leader_stays() -> None:
+def test_a_leader_without_an_eligible_successor_does_not_resign() -> None:
     async def scenario(cluster: Cluster) -> None:
         cluster.network.cut(1, 2)
         cluster.network.cut(1, 3)
@@ -146,7 +146,7 @@ def test_with_nobody_to_hand_over_to_the_leader_stays() -> None:
 
 
 @pytest.mark.slow
-def test_slowness_that_wanders_does_not_make_leadership_thrash() -> None:
+def test_a_slow_disk_on_changing_brokers_does_not_make_leadership_thrash() -> None:
     """Every disk is slow again and again: one resignation per replica and cool-down at most."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -221,7 +221,7 @@ def test_a_cool_down_ends_by_the_controllers_own_clock() -> None:
     play(scenario, settings=SHORTLY)
 
 
-def test_a_new_controller_begins_a_cool_down_anew() -> None:
+def test_a_new_controller_restarts_a_cool_down() -> None:
     async def scenario(cluster: Cluster) -> None:
         node = paths.cooling(*KEY, 1)
         await begin_a_slow_read(cluster)
@@ -238,7 +238,7 @@ def test_a_new_controller_begins_a_cool_down_anew() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_controller_that_dies_at_its_step_leaves_the_wish_to_the_next(when: str) -> None:
+def test_a_resignation_outlives_a_controller_that_dies_at_its_step(when: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         controller = cluster.controller()
         assert controller is not None
@@ -270,7 +270,7 @@ def test_a_controller_that_dies_at_its_step_leaves_the_wish_to_the_next(when: st
 @pytest.mark.parametrize(
     ("leader", "epoch", "is_topic"), [(ONE, 1, True), (TWO, 0, True), (ONE, 0, False)]
 )
-def test_a_wish_from_another_term_or_topic_is_not_granted(
+def test_a_resignation_of_another_term_or_topic_is_not_granted(
     *, leader: BrokerId, epoch: int, is_topic: bool
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
@@ -296,7 +296,7 @@ def test_a_wish_from_another_term_or_topic_is_not_granted(
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried(range(6)))
 @pytest.mark.parametrize("pause_s", [1.4, 1.6, 1.9])
-def test_nobody_leaves_because_its_leader_stood_still(pause_s: float, seed: int) -> None:
+def test_no_follower_leaves_the_isr_because_its_leader_stalled(pause_s: float, seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         writing = cluster.loop.create_task(write_on(cluster))
@@ -314,7 +314,7 @@ def test_nobody_leaves_because_its_leader_stood_still(pause_s: float, seed: int)
 
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried(range(4)))
-def test_a_follower_that_died_meanwhile_leaves_within_twice_the_lag_time_and_a_wait(
+def test_a_follower_that_died_in_a_leader_stall_leaves_within_twice_the_lag_time_and_a_fetch_wait(
     seed: int,
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
@@ -335,7 +335,9 @@ def test_a_follower_that_died_meanwhile_leaves_within_twice_the_lag_time_and_a_w
 
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried(range(4)))
-def test_so_it_does_where_the_leader_stood_still_for_so_long_that_it_hands_over(seed: int) -> None:
+def test_a_follower_that_died_leaves_in_bounded_time_when_the_stalled_leader_resigns(
+    seed: int,
+) -> None:
     """Longer than T, less than a session: who leads next gives the dead one T, and no more."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -357,7 +359,7 @@ def test_so_it_does_where_the_leader_stood_still_for_so_long_that_it_hands_over(
     play(scenario, settings={}, seed=seed)
 
 
-def test_a_leader_that_stalls_most_of_the_time_hands_over() -> None:
+def test_a_leader_that_stalls_most_of_the_time_resigns() -> None:
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         resignations = Resignations(cluster)

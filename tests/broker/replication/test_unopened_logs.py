@@ -48,7 +48,9 @@ def mend(cluster: Cluster, number: int) -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_it_leads_again_when_the_disk_works_again(*, reads: bool) -> None:
+def test_a_replica_whose_log_could_not_be_opened_leads_again_when_the_disk_works_again(
+    *, reads: bool
+) -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await client_of(cluster).append([b"first"])
@@ -66,7 +68,7 @@ def test_it_leads_again_when_the_disk_works_again(*, reads: bool) -> None:
     play(story, settings=FLUSHED)
 
 
-def test_an_eligible_replica_does_not_lead_instead() -> None:
+def test_an_eligible_replica_does_not_replace_a_replica_whose_log_is_not_opened() -> None:
     """It may lack records that were written with acks=1 and that consumers have read."""
 
     async def story(cluster: Cluster) -> None:
@@ -89,7 +91,7 @@ def test_an_eligible_replica_does_not_lead_instead() -> None:
     play(story, settings=FLUSHED | {"min.insync.replicas": "2"})
 
 
-def test_it_is_damaged_if_it_turns_out_to_lack_committed_records() -> None:
+def test_a_log_that_lacks_committed_records_when_it_is_opened_is_damaged() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         for value in (b"first", b"second"):
@@ -142,7 +144,7 @@ def test_a_stop_is_not_clean_while_a_log_is_not_opened() -> None:
     play(story)
 
 
-def test_so_it_is_if_its_topic_id_cannot_be_read() -> None:
+def test_a_log_whose_topic_id_cannot_be_read_is_opened_later() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await client_of(cluster).append([b"first"])
@@ -163,7 +165,7 @@ def test_so_it_is_if_its_topic_id_cannot_be_read() -> None:
     play(story)
 
 
-def test_without_its_notes_of_replicas_a_broker_does_not_start() -> None:
+def test_a_broker_does_not_start_without_its_inventory_of_replicas() -> None:
     async def story(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await asyncio.sleep(CHECKPOINT_S)

@@ -58,7 +58,7 @@ def test_a_wrong_proof_is_refused(wrong: Callable[[bytes, int], bytes]) -> None:
 
 
 @pytest.mark.parametrize("proven", [(3, 0), (2, 1)], ids=["another broker", "another life"])
-def test_a_proof_of_being_somebody_else_is_refused(proven: tuple[int, int]) -> None:
+def test_a_proof_for_another_broker_or_incarnation_is_refused(proven: tuple[int, int]) -> None:
     async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
         broker, later = proven
         nonce = await caller.nonce(2, incarnation)
@@ -69,7 +69,7 @@ def test_a_proof_of_being_somebody_else_is_refused(proven: tuple[int, int]) -> N
     tell(story)
 
 
-def test_a_nonce_is_good_for_one_try() -> None:
+def test_a_nonce_is_accepted_for_one_attempt() -> None:
     """After a wrong proof the right one comes too late; a new nonce is a new try."""
 
     async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
@@ -84,7 +84,7 @@ def test_a_nonce_is_good_for_one_try() -> None:
     tell(story)
 
 
-def test_a_proof_is_good_once_and_on_its_own_connection() -> None:
+def test_a_proof_is_accepted_once_and_on_its_own_connection() -> None:
     """Who overheard it cannot say it again, neither there nor elsewhere."""
 
     async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
@@ -101,7 +101,7 @@ def test_a_proof_is_good_once_and_on_its_own_connection() -> None:
     tell(story)
 
 
-def test_a_proof_of_no_nonce_at_all_is_refused() -> None:
+def test_a_proof_without_a_nonce_is_refused() -> None:
     async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
         made_up = proof(secret_of(cluster), bytes(NONCE_BYTES), 2, incarnation)
         assert await caller.offer(made_up, 2, incarnation) is REFUSED
@@ -115,7 +115,7 @@ def test_a_proof_of_no_nonce_at_all_is_refused() -> None:
     [(9, 0), (2, -1), (2, 1), (3, 0)],
     ids=["unknown broker", "former life", "life to come", "life of another"],
 )
-def test_who_is_not_registered_is_refused_with_the_secret_too(broker: int, later: int) -> None:
+def test_an_unregistered_broker_is_refused_even_with_the_secret(broker: int, later: int) -> None:
     async def story(cluster: Cluster, caller: Caller, incarnation: int) -> None:
         claimed = incarnation + later
         assert await caller.prove(secret_of(cluster), broker, claimed) is REFUSED

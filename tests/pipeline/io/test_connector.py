@@ -60,7 +60,7 @@ def records(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, GIVEN).coalesce(1)
 
 
-def test_good_blocks_are_rows_and_the_others_are_left_out(records: DataFrame) -> None:
+def test_valid_blocks_are_rows_and_bad_blocks_are_skipped(records: DataFrame) -> None:
     appends = tables_from_kafka(records, "appends")
     assert appends.schema == SOURCE_TABLES["appends"]
     assert [row.asDict() for row in appends.collect()] == ROWS
@@ -83,7 +83,7 @@ def test_failfast_ends_with_the_first_bad_block(records: DataFrame) -> None:
     assert in_a_line(refused.value).startswith(f"{TELEMETRY_TOPIC}-3 offset 3: no Arrow stream")
 
 
-def test_what_is_no_topic_and_no_table_is_refused(records: DataFrame) -> None:
+def test_an_unknown_topic_or_table_is_refused(records: DataFrame) -> None:
     with pytest.raises(BadOption, match="they have no offset, value"):
         tables_from_kafka(records.drop("offset", "value"), "appends")
     with pytest.raises(BadOption, match="there is no table 'nothing'"):

@@ -47,7 +47,9 @@ def rows(**columns: list[Any]) -> pa.Table:
     ],
 )
 @pytest.mark.parametrize("group", [1, 2, 100])
-def test_as_if_all_had_been_read(table: pa.Table, group: int, tmp_path: Path) -> None:
+def test_an_optimised_read_returns_what_a_full_read_would(
+    table: pa.Table, group: int, tmp_path: Path
+) -> None:
     path = tmp_path / "one.parquet"
     pq.write_table(table, path, row_group_size=group)
     found = parquet_reader.read(path, FETCH_COLUMNS).to_pylist()
@@ -61,7 +63,9 @@ def test_as_if_all_had_been_read(table: pa.Table, group: int, tmp_path: Path) ->
         assert ours == theirs
 
 
-def test_what_is_told_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_known_from_statistics_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_parquet(rows(at_ms=[5, 6, 9], seq=[1, 2, 3]), tmp_path / "one.parquet")
     read_columns: list[str] = []
     read = pq.ParquetFile.read
@@ -107,7 +111,7 @@ def test_texts_that_are_none_are_read(tmp_path: Path) -> None:
     assert found["at_ms"].to_pylist() == [5, 6]
 
 
-def test_without_statistics_all_is_read(tmp_path: Path) -> None:
+def test_without_statistics_every_row_is_read(tmp_path: Path) -> None:
     table = rows(at_ms=[5, 6], repeats=[1, 4], last_at_ms=[5, 90])
     pq.write_table(table, tmp_path / "one.parquet", write_statistics=False)
     found = parquet_reader.read(tmp_path / "one.parquet", FETCH_COLUMNS)
@@ -138,7 +142,7 @@ def test_another_columns_field_of_that_name_is_another(tmp_path: Path) -> None:
     ],
     ids=["cut", "hardly begun", "empty", "overwritten within"],
 )
-def test_a_file_that_came_to_harm_is_named(
+def test_the_error_of_a_damaged_file_names_it(
     harm: Callable[[bytes], bytes], says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "one.parquet"
@@ -148,7 +152,7 @@ def test_a_file_that_came_to_harm_is_named(
         parquet_reader.read(path, FETCH_COLUMNS)
 
 
-def test_a_file_whose_rows_cannot_be_counted_is_named(tmp_path: Path) -> None:
+def test_the_error_of_a_file_without_a_row_count_names_it(tmp_path: Path) -> None:
     (tmp_path / "one.parquet").write_text("not a table")
     with pytest.raises(BadTables, match=r"one\.parquet cannot be read: "):
         parquet_reader.count_rows(tmp_path / "one.parquet")

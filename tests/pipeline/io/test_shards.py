@@ -59,7 +59,7 @@ def test_a_task_reads_its_files_and_all_stalls(tmp_path: Path) -> None:
     assert of_files(folder, 0, 1) == [expected | {"stalls": 2}] * 2
 
 
-def test_a_table_that_never_was_is_empty(tmp_path: Path) -> None:
+def test_a_table_that_was_not_exported_is_empty(tmp_path: Path) -> None:
     tables = {name: rows for name, rows in record().items() if name in {"fetches", "appends"}}
     (found,) = of_files(write(tmp_path, tables), 0)
     assert (found["appends"], found["isr"], found["stalls"]) == (len(tables["appends"]), 0, 0)
@@ -82,7 +82,7 @@ def test_a_large_file_is_a_task_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("table", ["fetches", "appends", "isr"])
-def test_a_worker_without_the_files_says_so(table: str, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_see_the_files_reports_it(table: str, tmp_path: Path) -> None:
     """As on another host than the driver's, which listed them."""
     folder = write(tmp_path, record())
     listed = exported_files(folder)

@@ -102,7 +102,7 @@ def test_a_narrow_schema_and_an_end(spark: SparkSession, cluster: Cluster) -> No
 
 
 @pytest.mark.usefixtures("topic")
-def test_bad_options_are_told_in_a_line(spark: SparkSession, cluster: Cluster) -> None:
+def test_bad_options_are_reported_in_one_line(spark: SparkSession, cluster: Cluster) -> None:
     with pytest.raises(PySparkException) as refused:
         read(spark, cluster, "nothing")
     assert in_a_line(refused.value).startswith("there is no table 'nothing'; option 'table' is one")
@@ -133,7 +133,7 @@ def test_a_table_as_a_stream_takes_what_is_new(spark: SparkSession, tmp_path: Pa
     assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 3
 
 
-def test_a_broker_that_dies_is_waited_for_and_then_told_of(
+def test_a_read_survives_a_failover_and_then_fails_with_a_timeout(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with Cluster(brokers=3, settings=SETTINGS) as cluster:

@@ -38,7 +38,7 @@ def test_bad_options_are_refused(options: dict[str, str], says: str) -> None:
         SourceOptions.read(GOOD | options)
 
 
-def test_a_column_that_the_table_has_not() -> None:
+def test_an_unknown_column_is_refused() -> None:
     options = SourceOptions.read(GOOD)
     with pytest.raises(BadOption, match="table isr has no column lag"):
         source.Rows(options, StructType([StructField("lag", LongType())]))
@@ -79,7 +79,7 @@ def at(**offsets: int) -> source.Position:
     return {"topic_id": "once", "offsets": {name[1:]: each for name, each in offsets.items()}}
 
 
-def test_a_stream_goes_on_from_its_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_resumes_from_its_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {0: 10, 1: 4}
     reader = stream(monkeypatch, ends, maxBlocksPerTrigger="4")
     now = reader.initialOffset()
@@ -129,7 +129,7 @@ def test_available_now_does_not_wait_for_an_end_that_went_back(
         reader.latestOffset(at(p0=7), ReadMaxRows(100))
 
 
-def test_a_topic_made_anew_is_refused_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_topic_is_refused_at_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     says = r"has the id anew, and had once: the topic was created again"
     reader = stream(monkeypatch, {0: 9}, ids=["once", "anew", "anew"])
     reader.prepareForTriggerAvailableNow()

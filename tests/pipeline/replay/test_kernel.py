@@ -92,14 +92,16 @@ def differences(
     stretch=st.sampled_from((1, 2, 5, STRETCH)),
     min_insync_replicas=st.sampled_from((2, 3)),
 )
-def test_verdict_by_verdict(tables: Tables, stretch: int, min_insync_replicas: int) -> None:
+def test_the_kernel_agrees_with_the_rules_on_every_verdict(
+    tables: Tables, stretch: int, min_insync_replicas: int
+) -> None:
     """Also where the replay skips most of the events."""
     grid = replace(GRID, min_insync_replicas=min_insync_replicas)
     expected, found = dict(by_rules(tables, grid)), dict(by_kernel(tables, grid, stretch=stretch))
     assert not differences(expected, found, grid)
 
 
-def test_who_began_an_epoch_out_of_sync_is_not_taken_for_one_that_was_in() -> None:
+def test_a_follower_out_of_sync_at_the_start_of_an_epoch_has_no_grace_of_the_lag_limit() -> None:
     """Back in sync because it is level, without ever having been seen to be caught up, it leaves
     with the next append. A follower that was in sync when the epoch began would have a limit's
     time."""
@@ -127,7 +129,7 @@ def test_who_began_an_epoch_out_of_sync_is_not_taken_for_one_that_was_in() -> No
         assert dict(by_kernel(tables, grid, stretch=stretch)) == expected
 
 
-def test_who_held_the_watermark_may_let_go_of_it_in_a_stall() -> None:
+def test_a_follower_may_stop_holding_the_watermark_in_a_stall() -> None:
     """Then the other that comes to where it was is not close enough to join any more."""
     named = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
     appended = [(0, 0, 4), (101, 4, 10), (281, 10, 11)]  # time, base, end
@@ -152,7 +154,7 @@ def test_who_held_the_watermark_may_let_go_of_it_in_a_stall() -> None:
         assert dict(by_kernel(tables, grid, stretch=stretch)) == expected
 
 
-def test_what_a_second_leader_of_an_epoch_tells_is_left_out() -> None:
+def test_rows_of_a_second_leader_in_an_epoch_are_ignored() -> None:
     """Also where it gave its rows the numbers that the first leader's have."""
     named = {"topic": "t", "partition": 0, "leader_epoch": 0}
     own = [(0, 0, 0, 5), (1_500, 4, 5, 6)]  # time, seq, base, end
@@ -201,7 +203,7 @@ def moved_away(replica: int, *, epoch: int) -> dict[str, Any]:
         (900, [moved_away(3, epoch=1)], 1, 3_100),  # it left before, and was out until then
     ],
 )
-def test_who_was_moved_away_is_neither_stuck_nor_missed(
+def test_a_replica_that_was_moved_away_is_neither_stuck_nor_missed(
     third_until_ms: int, changes: list[dict[str, Any]], shrinks: int, out_of_sync_ms: int
 ) -> None:
     """Two epochs of 5 s and 10 s, a record every 100 ms, fetched at once by all who are there."""

@@ -64,13 +64,13 @@ def test_the_fullest_page_is_small() -> None:
     assert len(page.encode()) < PAGE_BYTES_MAX
 
 
-def test_what_was_not_recorded_is_said() -> None:
+def test_sections_without_data_read_not_recorded() -> None:
     page = render(Points(), title="t", recommendation=None)
     assert page.count("Not recorded.") == 6
     assert '<div class="chart"' not in page
 
 
-def test_what_never_happened_is_no_gap() -> None:
+def test_events_that_never_happened_are_not_reported_as_missing() -> None:
     nothing = Points(
         summary=dict.fromkeys(made_up_points().summary, 0),
         timeline={"span_ms": None, "replicas": [], "bars": []},
@@ -117,7 +117,7 @@ def test_a_recommendation_is_a_sentence() -> None:
     assert in_a_sentence(on_kafka).startswith("Set replica.lag.time.max.ms=5000: because.")
 
 
-def test_whatever_is_cut_is_said_to_be() -> None:
+def test_every_truncated_list_has_a_note() -> None:
     points = made_up_points()
     whole = render(points, title="t", recommendation="r")
     assert whole.count('class="note"') == 1, "only what a what-if takes as given"
@@ -190,7 +190,7 @@ def test_a_second_that_is_drawn_ends_within_the_axis() -> None:
     assert _span(Points(seconds=[second])) == (1_000, 3_000)
 
 
-def test_one_of_a_kind() -> None:
+def test_a_count_of_one_is_singular() -> None:
     points = made_up_points()
     points.summary |= {"topics": 1, "replicas": 1}
     page = render(points, title="t", recommendation="r")

@@ -47,7 +47,7 @@ def same(ours: list[Row], theirs: list[Row]) -> None:
     assert len(ours) == len(theirs)
 
 
-def test_whatever_happened(spark: SparkSession) -> None:
+def test_episodes_agree_with_the_oracle_on_random_tables(spark: SparkSession) -> None:
     tables = made_up(1, partitions=150)
     expected = expected_episodes(tables)
     same(found(spark, tables), expected)
@@ -60,18 +60,20 @@ def test_whatever_happened(spark: SparkSession) -> None:
     assert any(row["flaps"] > 1 for row in expected)
 
 
-def test_in_a_life_with_every_trouble(spark: SparkSession) -> None:
+def test_episodes_agree_with_the_oracle_on_a_recorded_run_with_every_fault(
+    spark: SparkSession,
+) -> None:
     tables = live_a_recorded_life(1, seconds=15.0) | {"throttle": []}
     expected = expected_episodes(tables)
     assert expected, "no replica was out of sync"
     same(found(spark, tables), expected)
 
 
-def test_of_nothing(spark: SparkSession) -> None:
+def test_no_tables_have_no_episodes(spark: SparkSession) -> None:
     assert found(spark, {}) == []
 
 
-def test_of_changes_without_a_cause(spark: SparkSession) -> None:
+def test_isr_changes_of_an_earlier_version_have_no_cause(spark: SparkSession) -> None:
     """A table of an earlier version is read as one in which no cause is known."""
     tables = made_up(7, partitions=6)
     unknown = [row | {"cause": None, "late_ms": None} for row in tables["isr"]]

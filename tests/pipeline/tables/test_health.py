@@ -55,7 +55,9 @@ def lag_rows(record: Record) -> list[Row]:
     ]
 
 
-def test_a_line_for_each(spark: SparkSession, record: Record, lived: dict[str, DataFrame]) -> None:
+def test_one_row_per_topic_and_broker(
+    spark: SparkSession, record: Record, lived: dict[str, DataFrame]
+) -> None:
     names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs")
     lag = spark.createDataFrame(lag_rows(record))
     frame = health(**{name: lived[name] for name in names}, lag=lag)
@@ -100,7 +102,7 @@ def is_change(election: Row) -> bool:
     return bool(election["leader_before"] != election["leader_after"])
 
 
-def test_a_report_is_cut_down(
+def test_a_report_is_limited_in_rows(
     spark: SparkSession, record: Record, lived: dict[str, DataFrame]
 ) -> None:
     lag = spark.createDataFrame(lag_rows(record))
@@ -124,7 +126,7 @@ def test_a_report_is_cut_down(
     assert page.count("Not recorded.") == 2
 
 
-def test_lines_that_are_level_in_all_are_in_the_order_of_their_names(spark: SparkSession) -> None:
+def test_equal_rows_are_sorted_by_name(spark: SparkSession) -> None:
     """Brokers by number; a topic has none, and Spark looks only where two are level before."""
     facts_of = [("broker", name) for name in ("10", "9")] + [("topic", name) for name in ("b", "a")]
     rows = [(*each, "ok", "", *[0] * (len(SCHEMA) - 4)) for each in facts_of]

@@ -167,7 +167,7 @@ def words(row: Row) -> str:
     return "; ".join(each for each, holds in said.items() if holds)
 
 
-def test_every_column_of_every_line(spark: SparkSession) -> None:
+def test_every_column_of_every_row_agrees_with_the_oracle(spark: SparkSession) -> None:
     tables = record()
     episodes, lag, throttle = expected_episodes(tables), lags(tables), throttles()
     expected = lines(tables, episodes, lag, throttle)

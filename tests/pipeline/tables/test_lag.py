@@ -29,7 +29,7 @@ def lag_rows(tables: Tables, bucket_ms: int = BUCKET_MS) -> list[dict[str, Any]]
 
 @pytest.mark.property
 @given(tables=recorded(partitions=2))
-def test_lag_is_that_of_every_millisecond(tables: Tables) -> None:
+def test_lag_agrees_with_the_oracle_at_every_millisecond(tables: Tables) -> None:
     assert lag_rows(tables) == millisecond_by_millisecond(tables, BUCKET_MS)
 
 
@@ -70,7 +70,7 @@ def peaks(rows: list[dict[str, Any]], follower: int) -> list[tuple[int, ...]]:
     return [tuple(row[name] for name in names) for row in own]
 
 
-def test_who_died_before_an_election_is_behind_since_it() -> None:
+def test_a_follower_that_died_before_an_election_lags_since_the_election() -> None:
     rows = lag_rows(after_an_election(), SECOND_MS)
     assert peaks(rows, 3) == [
         (10_000, 1_000, 999, 10, 0),
@@ -88,7 +88,7 @@ def test_who_died_before_an_election_is_behind_since_it() -> None:
 
 
 @pytest.mark.parametrize(("away", "stays"), [(3, 1), (1, 3)])
-def test_who_was_moved_away_is_not_behind(away: int, stays: int) -> None:
+def test_a_replica_that_was_moved_away_has_no_lag(away: int, stays: int) -> None:
     rows = lag_rows(after_an_election(away), SECOND_MS)
     assert not peaks(rows, away)
     assert peaks(rows, stays) == peaks(lag_rows(after_an_election(), SECOND_MS), stays)
@@ -96,7 +96,7 @@ def test_who_was_moved_away_is_not_behind(away: int, stays: int) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("made", [a_life, pytest.param(many_partitions, marks=pytest.mark.long)])
-def test_spark_tells_the_same(spark: SparkSession, made: Callable[[], Tables]) -> None:
+def test_spark_computes_the_same_lag(spark: SparkSession, made: Callable[[], Tables]) -> None:
     tables = made()
     away = {  # of a topic of its own: a made table may have the same partition at other times
         name: [row | {"topic": "moved"} for row in rows]

@@ -96,7 +96,7 @@ def columns(rows: list[Row], names: tuple[str, ...]) -> dict[str, np.ndarray[Any
 
 @pytest.mark.property
 @given(seed=st.integers(min_value=0, max_value=10**9))
-def test_whatever_happened(seed: int) -> None:
+def test_episodes_of_a_partition_agree_with_the_oracle_on_random_tables(seed: int) -> None:
     tables = made_up(seed, partitions=3)
     expected = expected_episodes(tables)
     record_end_ms = max(
@@ -119,7 +119,7 @@ def test_whatever_happened(seed: int) -> None:
         assert not differing, (theirs, "found, expected:", differing)
 
 
-def test_a_partition_of_which_nothing_is_told() -> None:
+def test_a_partition_without_rows_has_no_episodes() -> None:
     assert list(episodes_of(PartitionRecord(record_end_ms=0))) == []
 
 
@@ -160,7 +160,7 @@ def test_a_fetch_exactly_the_limit_ago_is_in_time(heard_at_ms: int, cause: str) 
 
 
 @pytest.mark.parametrize(("read_ms", "cause"), [(500, "leader-slow-reads"), (499, "slow")])
-def test_half_of_the_limit_in_reads_is_the_leaders_doing(read_ms: int, cause: str) -> None:
+def test_reads_of_half_the_lag_limit_are_caused_by_the_leader(read_ms: int, cause: str) -> None:
     record = PartitionRecord(
         record_end_ms=20_000,
         changes=[change(10_000, 1, "shrink")],
@@ -178,7 +178,7 @@ def test_half_of_the_limit_in_reads_is_the_leaders_doing(read_ms: int, cause: st
         (500, 8_999, 0, "stuck"),  # its broker held others back: this one it did not ask for
     ],
 )
-def test_held_back_for_half_of_the_limit_is_the_throttles_doing(
+def test_being_held_back_for_half_the_lag_limit_is_caused_by_the_throttle(
     held_ms: int, heard_at_ms: int, throttled: int, cause: str
 ) -> None:
     record = PartitionRecord(
@@ -260,7 +260,7 @@ def test_moving_away_is_no_episode() -> None:
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_who_is_added_again_after_a_move_bootstraps(*, is_back: bool) -> None:
+def test_a_replica_that_is_added_again_after_a_move_bootstraps(*, is_back: bool) -> None:
     back = [change(14_000, 3, "expand", leader_epoch=2)] if is_back else []
     record = PartitionRecord(
         record_end_ms=20_000,
@@ -297,7 +297,7 @@ def test_a_move_away_ends_an_episode() -> None:
     ],
 )
 @pytest.mark.parametrize("is_back", [False, True])
-def test_who_goes_on_where_its_log_ends_was_in_sync_once(
+def test_a_follower_that_resumes_at_its_log_end_was_in_sync_before(
     offset: int, log_start: int | None, cause: str, *, is_back: bool
 ) -> None:
     """Broker 2 is met outside: the first row is of broker 3, and of 1 and 3 alone."""
@@ -317,7 +317,9 @@ def test_who_goes_on_where_its_log_ends_was_in_sync_once(
 
 
 @pytest.mark.parametrize(("is_below", "causes"), [(True, ["unrecorded"]), (False, [])])
-def test_who_stays_below_the_watermark_is_outside(*, is_below: bool, causes: list[str]) -> None:
+def test_a_follower_that_stays_below_the_watermark_is_out_of_sync(
+    *, is_below: bool, causes: list[str]
+) -> None:
     """No change of the ISR is recorded."""
     heard = [met(1_000, epoch=0, offset=7, is_below_watermark=is_below)]
     found = list(

@@ -40,7 +40,7 @@ def counted(fetches: list[dict[str, object]], appends: list[dict[str, object]]) 
     return {one["problem"]: one["rows"] for one in found.to_pylist()}
 
 
-def test_good_tables_have_none() -> None:
+def test_valid_tables_have_no_problems() -> None:
     assert (
         counted([fetch(11, 1), fetch(12, 3, read_ms=4)], [append(10, 0, 1), append(11, 2, 2)]) == {}
     )
@@ -52,7 +52,7 @@ def test_a_second_leader_in_an_epoch() -> None:
     assert counted([], appends) == {"two leaders in one epoch": 1}
 
 
-def test_a_leader_that_goes_on_after_another_has_followed() -> None:
+def test_a_leader_that_records_rows_after_its_successor() -> None:
     """Not one that hears of it soon."""
     ended = [append(10, 0, 1), append(2_900, 1, 2), append(3_050, 2, 3), append(4_001, 3, 4)]
     followed = [append(3_000, 0, 3, leader=4, leader_epoch=4), append(9_000, 1, 4, leader_epoch=5)]
@@ -61,7 +61,7 @@ def test_a_leader_that_goes_on_after_another_has_followed() -> None:
     assert counted([], [*ended, followed[1]]) == {}
 
 
-def test_numbers_of_a_topic_that_was_made_anew() -> None:
+def test_sequence_numbers_of_a_recreated_topic() -> None:
     appends = [append(10, 0, 1), append(20, 1, 2), append(9_000, 0, 1), append(9_010, 1, 2)]
     assert counted([], appends)["a number given twice"] == 2
     assert "seen twice" not in counted([], appends)
@@ -77,7 +77,7 @@ def test_time_that_runs_backwards() -> None:
     assert counted([], [append(10, 0, 1), append(9, 1, 2)]) == {"time runs backwards": 1}
 
 
-def test_what_a_session_said_of_one_follower_is_told_after_others() -> None:
+def test_idle_fetches_of_one_follower_may_be_recorded_after_those_of_others() -> None:
     """It is written down when the next append makes it matter, as the fetches it was."""
     assert counted([fetch(8, 1, follower=3), fetch(5, 2)], [append(4, 0, 1)]) == {}
 
@@ -115,7 +115,7 @@ def test_missing_columns_are_refused_by_name() -> None:
         )
 
 
-def test_what_has_no_meaning_is_refused() -> None:
+def test_invalid_values_are_refused() -> None:
     with pytest.raises(BadSetting, match="fastest"):
         WhatIfGrid(policies=["fastest"])
     with pytest.raises(BadSetting, match="at least 1"):
@@ -139,7 +139,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         ({"repeats": 10**12, "last_at_ms": 10**15}, "some `repeats` are wrong"),
     ],
 )
-def test_rows_that_nobody_can_have_recorded(change: dict[str, Any], reason: str) -> None:
+def test_rows_that_no_leader_can_have_recorded(change: dict[str, Any], reason: str) -> None:
     tables_of_arrow = arrow({"fetches": [fetch(1, 1), fetch(2, 2) | change]})
     with pytest.raises(BadTables, match=reason):
         shard(tables_of_arrow["fetches"], tables_of_arrow["appends"], None, None)
@@ -167,7 +167,7 @@ def test_numbers_of_other_widths_are_numbers() -> None:
         shard(broken, tables_of_arrow["appends"], None, None)
 
 
-def test_partitions_with_large_numbers_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_partition_numbers_use_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     tables_of_arrow = arrow({"fetches": [fetch(1, 1) | {"partition": 2_000_000_000}, fetch(2, 1)]})
     assert shard(
         tables_of_arrow["fetches"], tables_of_arrow["appends"], None, None

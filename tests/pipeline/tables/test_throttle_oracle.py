@@ -28,7 +28,7 @@ def in_order(rows: list[Row]) -> list[Row]:
         ("follower", [MB] * 40 + [3 * MB + 1], 9 * MB),
     ],
 )
-def test_whatever_was_throttled(
+def test_throttle_spans_agree_with_the_oracle_on_random_tables(
     spark: SparkSession, side: str, inbound: list[int], network: int | None
 ) -> None:
     seconds = throttled_seconds(1, side, inbound)

@@ -52,7 +52,7 @@ def _asks_everything(tables: Tables, rows: list[dict[str, Any]]) -> None:
         assert [name for name in COUNTS if not any(row[name] for row in own)] == [], policy
 
 
-def test_tables_from_anywhere(
+def test_what_if_agrees_with_the_rules_on_data_frames(
     spark: SparkSession, recorded_case: tuple[Tables, list[dict[str, Any]]]
 ) -> None:
     tables, expected = recorded_case
@@ -64,7 +64,7 @@ def test_tables_from_anywhere(
     assert rows == expected
 
 
-def test_an_export(
+def test_what_if_agrees_with_the_rules_on_an_export(
     spark: SparkSession, recorded_case: tuple[Tables, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     tables, expected = recorded_case
@@ -83,7 +83,7 @@ def test_an_export(
     assert rows == expected
 
 
-def test_changes_of_an_earlier_version(spark: SparkSession) -> None:
+def test_what_if_reads_isr_changes_of_an_earlier_version(spark: SparkSession) -> None:
     """Without the columns `cause` and `late_ms` no replica is known to have been moved away."""
     grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[1_000])
     tables = some_partitions(12)

@@ -1,4 +1,4 @@
-"""Any life of a log agrees with a dumb list of batches, byte for byte."""
+"""Any history of a log agrees with a plain list of batches, byte for byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.storage.log_model import (
 
 PATH = "/data/t-0"
 RETENTION_BYTES = 4000
-LIFE_CONFIG = LogConfig(
+CONFIG_OF_RUNS = LogConfig(
     segment_bytes=CONFIG.segment_bytes,
     index_interval_bytes=CONFIG.index_interval_bytes,
     retention_bytes=RETENTION_BYTES,
@@ -39,7 +39,7 @@ fractions = st.floats(0, 1)
 parts = st.lists(st.tuples(counts, sizes, times, st.integers(0, 2)), min_size=1, max_size=6)
 
 
-class LogLife(RuleBasedStateMachine):
+class LogHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.disk = MemoryDisk()
@@ -51,7 +51,7 @@ class LogLife(RuleBasedStateMachine):
         self.log = self.reopened(clean=False)
 
     def reopened(self, *, clean: bool) -> Log:
-        return open_log(self.disk, PATH, LIFE_CONFIG, clean=clean)
+        return open_log(self.disk, PATH, CONFIG_OF_RUNS, clean=clean)
 
     def made(self, count: int, size: int, time_ms: int, producer_id: int) -> bytes:
         """A batch; those of a producer go on in its sequence (all the log's tests need)."""
@@ -89,7 +89,7 @@ class LogLife(RuleBasedStateMachine):
         self.epoch += by
 
     @rule(producer_id=st.integers(1, 2))
-    def producer_starts_anew(self, producer_id: int) -> None:
+    def producer_restarts_with_a_new_epoch(self, producer_id: int) -> None:
         epoch, _ = self.sequences.get(producer_id, (0, 0))
         self.sequences[producer_id] = (epoch + 1, 0)
 
@@ -266,5 +266,5 @@ class LogLife(RuleBasedStateMachine):
         return taken
 
 
-LogLife.TestCase.settings = settings(stateful_step_count=30)
-TestLogLife = pytest.mark.property(LogLife.TestCase)
+LogHistory.TestCase.settings = settings(stateful_step_count=30)
+TestLogHistory = pytest.mark.property(LogHistory.TestCase)
