@@ -128,7 +128,7 @@ def measure(record: Record, contests: Sequence[Contest], *, scale: Scale, consol
                     progress.update(task, description=what)
                     trial = TRIALS[contest.trial]
                     assert not isinstance(trial, Duel), "they come after"
-                    with failures_told(record, what, console):
+                    with report_failures(record, what, console):
                         seen = trial(contender, scale)
                         record.add(contender, pair, seen)
                         console.print(f"{what}: {report.line(seen)}", highlight=False)
@@ -139,7 +139,7 @@ def measure(record: Record, contests: Sequence[Contest], *, scale: Scale, consol
                 continue
             what = f"{contest.pairs} pairs, {contest.trial}"
             progress.update(task, description=what)
-            with failures_told(record, what, console):
+            with report_failures(record, what, console):
                 for pair, seen_by in duel.rounds(contest.contenders, contest.pairs):
                     for contender in contest.contenders:
                         record.add(contender, pair, seen_by[contender.name])
@@ -147,7 +147,7 @@ def measure(record: Record, contests: Sequence[Contest], *, scale: Scale, consol
 
 
 @contextmanager
-def failures_told(record: Record, what: str, console: Console) -> Iterator[None]:
+def report_failures(record: Record, what: str, console: Console) -> Iterator[None]:
     try:
         yield
     except (Refusal, KafkaException) as refusal:
@@ -216,8 +216,8 @@ def show(
     for failure in record.failures:
         console.print(f"[red]failed:[/] {failure}")
     if json_file is not None:
-        found = {"before": before, "after": after, "failures": record.failures}
-        content = {**found, "figures": report.as_json(figures, samples)}
+        results = {"before": before, "after": after, "failures": record.failures}
+        content = {**results, "figures": report.as_json(figures, samples)}
         json_file.write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -102,13 +102,13 @@ def duckdb_replay(folder: Path, times: int, *, sql: str = WINDOWS_SQL) -> list[d
     connection = duckdb.connect()
     connection.execute("set threads to 2")
     text = sql.format(folder=folder, limit=LIMIT_MS)
-    found = []
+    results = []
     for _ in range(times):
         began_s = perf_counter()
         counts = connection.execute(text).fetchall()[0]
         seconds = perf_counter() - began_s
-        found.append({"seconds": seconds, **dict(zip(COUNTED, map(int, counts), strict=False))})
-    return found
+        results.append({"seconds": seconds, **dict(zip(COUNTED, map(int, counts), strict=False))})
+    return results
 
 
 def what_if(spark: Any, folder: Path, *, is_everything: bool = False) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def number(value: float | None) -> str:
 def line(seen: Seen) -> str:
     """What one trial on one side came to."""
     summaries = {figure.key: figure.summary for figure in FIGURES}
-    told = {key: summaries[key](as_many(value)) for key, value in seen.items()}
-    return ", ".join(f"{key} {number(value)}" for key, value in told.items())
+    summarised = {key: summaries[key](as_many(value)) for key, value in seen.items()}
+    return ", ".join(f"{key} {number(value)}" for key, value in summarised.items())
 
 
 def machine() -> dict[str, Any]:

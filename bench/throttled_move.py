@@ -27,7 +27,7 @@ from insync.wire.configs import Resource
 SOURCE: Final = 1
 DESTINATION: Final = 2
 SAMPLE_EVERY_S: Final = 0.05
-ASK_EVERY_S: Final = 0.25
+REQUEST_EVERY_S: Final = 0.25
 SIDES: Final = ("leader", "follower")
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Moved:
     taken_s: float  # from the request until nothing is listed as moving
 
 
-def _asked(bootstrap: str, question: Callable[[Admin], Awaitable[T]]) -> T:
+def _request(bootstrap: str, question: Callable[[Admin], Awaitable[T]]) -> T:
     async def answer() -> T:
         async with Admin(Connections(Sockets(), parse_bootstrap(bootstrap))) as admin:
             return await question(admin)
@@ -50,7 +50,7 @@ def _asked(bootstrap: str, question: Callable[[Admin], Awaitable[T]]) -> T:
 def create(bootstrap: str, topic: str, *, partitions: int) -> None:
     """With one replica of each partition, all on the source."""
     new = NewTopic(name=topic, assignment=[[SOURCE]] * partitions)
-    _asked(bootstrap, lambda admin: admin.create_topic(new))
+    _request(bootstrap, lambda admin: admin.create_topic(new))
 
 
 def move(
@@ -68,7 +68,7 @@ def move(
         await _throttle(admin, topic, bytes_per_s)
         return await _move(admin, topic, log_dir, partitions=partitions, within_s=within_s)
 
-    return _asked(bootstrap, throttled)
+    return _request(bootstrap, throttled)
 
 
 async def _move(
@@ -107,7 +107,7 @@ async def _start(admin: Admin, topic: str, partitions: int) -> None:
 
     async def attempt() -> None:
         answer = await admin.connections.ask_controller(Api.ALTER_PARTITION_REASSIGNMENTS, values)
-        parts = [each for found in answer.responses for each in found.partitions]
+        parts = [each for response in answer.responses for each in response.partitions]
         for each in (answer, *parts):
             if each.error_code is not ErrorCode.none:
                 raise Refused(each.error_code, each.error_message or "the move")
@@ -119,7 +119,7 @@ async def _until_done(admin: Admin, deadline_s: float) -> float:
     while await admin.moves():
         if time.monotonic() > deadline_s:
             raise LoadFailed("a throttled move did not end")
-        await asyncio.sleep(ASK_EVERY_S)
+        await asyncio.sleep(REQUEST_EVERY_S)
     return time.monotonic()
 
 

@@ -40,7 +40,7 @@ PARTITIONS = 6
 MANY_PARTITIONS = 1_000
 DONE_WITHIN_S = 120.0
 IDLE_WINDOWS = 6
-LOOK_AGAIN_AFTER_S = 0.02
+POLL_AFTER_S = 0.02
 LAG_S = 1.5
 IMPATIENT = {
     "replica.lag.time.max.ms": str(int(LAG_S * 1_000)),
@@ -295,8 +295,8 @@ def eviction(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it t
         # Who is out is the controller's to write down: stopped, it is not heard of for a session.
         busy = {leader, side.controller()}
         others = [broker for broker in side.pids if broker not in busy]
-        asked = side.bootstrap.split(",")[leader - 1]
-        at_the_end.enter_context(trickle(asked))
+        address = side.bootstrap.split(",")[leader - 1]
+        at_the_end.enter_context(trickle(address))
         limits = []
         for number in range(STOPS):
             pid = side.pids[others[number % len(others)]]
@@ -305,12 +305,12 @@ def eviction(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it t
             began_s = time.monotonic()
             try:
                 await_isr(
-                    asked, lambda members: members == BROKERS - 1, what="a stopped one is out"
+                    address, lambda members: members == BROKERS - 1, what="a stopped one is out"
                 )
                 limits.append((time.monotonic() - began_s) / LAG_S)
             finally:
                 os.kill(pid, signal.SIGCONT)
-            await_isr(asked, lambda members: members == BROKERS, what="it is back")
+            await_isr(address, lambda members: members == BROKERS, what="it is back")
     return dict.fromkeys(("eviction-min", "eviction", "eviction-max"), limits)
 
 
@@ -380,8 +380,8 @@ def create_topic(side: Side, name: str = TOPIC, *, partitions: int = PARTITIONS)
 
 def partitions_of(bootstrap: str, name: str = TOPIC) -> dict[int, Any]:
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    found: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
-    return found
+    partitions: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
+    return partitions
 
 
 def await_isr(
@@ -390,12 +390,12 @@ def await_isr(
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline_s = time.monotonic() + DONE_WITHIN_S
     while True:
-        found = client.list_topics(name, timeout=10).topics[name].partitions.values()
-        if found and all(each.leader >= 0 and is_good(len(each.isrs)) for each in found):
+        partitions = client.list_topics(name, timeout=10).topics[name].partitions.values()
+        if partitions and all(each.leader >= 0 and is_good(len(each.isrs)) for each in partitions):
             return
         if time.monotonic() > deadline_s:
             raise LoadFailed(f"not within {DONE_WITHIN_S:.0f} s: {what}")
-        time.sleep(LOOK_AGAIN_AFTER_S)
+        time.sleep(POLL_AFTER_S)
 
 
 def present_bootstrap(side: Side, absent: int) -> str:

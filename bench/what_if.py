@@ -21,7 +21,7 @@ FILES = 64
 SEED = 7
 FEW_ROWS = 20_000
 FEW_REPLICAS, MANY_REPLICAS = 1_000, 100_000
-LOOK_EVERY_S = 0.1
+SAMPLE_EVERY_S = 0.1
 # DuckDB keeps no watermark, which now and then delays a return by a fetch, and does not look past
 # a follower's last fetch. In two million rows that made one return, and 0.02 % of the time out.
 MAY_DIFFER, MAY_DIFFER_PART = 2, 0.01
@@ -110,7 +110,7 @@ def run(side: str, folder: Path, *flags: str) -> tuple[dict[str, Any], float, in
         peak, done = [0], threading.Event()
 
         def watch() -> None:
-            while not done.wait(LOOK_EVERY_S):
+            while not done.wait(SAMPLE_EVERY_S):
                 peak[0] = max(peak[0], memory_of_all(process.pid))
 
         thread = threading.Thread(target=watch)

@@ -71,10 +71,10 @@ class PeerUnavailable(Refusal):
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise PeerUnavailable(f"Apache Kafka needs {name}, which is not on the PATH")
-    return found
+    return path
 
 
 @cache
@@ -91,19 +91,19 @@ def classpath(pom: Path | None = None) -> str:
 def _resolve(pom: Path, kept: Path) -> str:
     kept.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-        found = Path(folder, "classpath")
+        cached = Path(folder, "classpath")
         command = [_program("mvn"), "--batch-mode", "--quiet", "--file", str(pom)]
-        command += ["dependency:build-classpath", f"-Dmdep.outputFile={found}"]
+        command += ["dependency:build-classpath", f"-Dmdep.outputFile={cached}"]
         try:
             done = subprocess.run(  # noqa: S603 - our own command
                 command, capture_output=True, text=True, timeout=RESOLVED_WITHIN_S, check=False
             )
         except subprocess.TimeoutExpired:
             raise PeerUnavailable(f"mvn took more than {RESOLVED_WITHIN_S:.0f} s") from None
-        if done.returncode != 0 or not found.exists():
-            said = [line for line in done.stdout.splitlines() if "ERROR" in line]
-            raise PeerUnavailable(f"mvn cannot resolve {pom.name}: {said[0] if said else '?'}")
-        found.rename(kept)  # whole or not at all: two test runs may ask at once
+        if done.returncode != 0 or not cached.exists():
+            errors = [line for line in done.stdout.splitlines() if "ERROR" in line]
+            raise PeerUnavailable(f"mvn cannot resolve {pom.name}: {errors[0] if errors else '?'}")
+        cached.rename(kept)  # whole or not at all: two test runs may ask at once
     return kept.read_text()
 
 
@@ -135,13 +135,13 @@ class KafkaNode:
         self.log = folder / f"node-{node}.log"
         self.log_dir = folder / f"node-{node}"
         quorum = ",".join(f"{voter}@{HOST}:{its_port}" for voter, its_port in voters.items())
-        places = {"PLAINTEXT": port, "CONTROLLER": voters[node], **self.ports}
+        ports = {"PLAINTEXT": port, "CONTROLLER": voters[node], **self.ports}
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
         protocols |= {name: protocol for name, (protocol, _) in listeners.items()}
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(node),
-            "listeners": ",".join(f"{name}://{HOST}:{at}" for name, at in places.items()),
+            "listeners": ",".join(f"{name}://{HOST}:{at}" for name, at in ports.items()),
             "listener.security.protocol.map": ",".join(
                 f"{name}:{protocol}" for name, protocol in protocols.items()
             ),
@@ -203,22 +203,22 @@ class KafkaNode:
                 self.process.wait(STOPPED_WITHIN_S)
         self.kill()
 
-    def knows(self) -> set[int]:
+    def registered_brokers(self) -> set[int]:
         """The brokers it lists as registered and unfenced; none while it does not serve."""
 
-        async def ask() -> set[int]:
+        async def describe() -> set[int]:
             async with asyncio.timeout(ANSWERED_WITHIN_S):
                 return await brokers_known_to(HOST, self.port)
 
         try:
-            return asyncio.run(ask())
+            return asyncio.run(describe())
         except (Disconnected, TimeoutError):
             return set()
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
-        told = [line for line in lines if "ERROR" in line or "Exception" in line] or lines
-        return told[-1].strip() if told else "it said nothing"
+        errors = [line for line in lines if "ERROR" in line or "Exception" in line] or lines
+        return errors[-1].strip() if errors else "it said nothing"
 
 
 class ApacheKafka:
@@ -326,7 +326,7 @@ class ApacheKafka:
         all_ids = {each.node for each in running}
         deadline_s = time.monotonic() + STARTED_WITHIN_S
         for each in running:
-            while not all_ids <= each.knows():
+            while not all_ids <= each.registered_brokers():
                 for other in running:
                     if not other.is_running:
                         raise PeerUnavailable(f"node {other.node} ended: {other.last_words()}")
