@@ -85,8 +85,8 @@ def test_brokers_without_quotas_serve() -> None:
 
 def test_each_trial_has_its_default_number_of_pairs_unless_the_option_is_set() -> None:
     near_one = list(PAIRS_OF)
-    for asked, is_quick, pairs in [(9, False, 9), (9, True, 9), (0, True, PAIRS_QUICK)]:
-        chosen = contests(near_one, with_kafka=False, pairs=asked, is_quick=is_quick)
+    for option, is_quick, pairs in [(9, False, 9), (9, True, 9), (0, True, PAIRS_QUICK)]:
+        chosen = contests(near_one, with_kafka=False, pairs=option, is_quick=is_quick)
         assert {each.pairs for each in chosen} == {pairs}
 
 
@@ -156,11 +156,11 @@ def test_stops_of_all_pairs_are_summarised_together() -> None:
         for pair, limits in enumerate(pairs):
             record.add(contender, pair, dict.fromkeys(names, limits))
     figures = [each for each in FIGURES if each.key in names]
-    told = {each["key"]: each for each in report.as_json(figures, record.samples())}
-    assert [told[name]["insync_value"] for name in names] == [0.99, 1.01, 1.2]
-    assert [told[name]["peer_value"] for name in names] == [0.7, 1.35, 1.5]
-    assert told["eviction"]["reached"]
-    assert told["eviction-max"]["insync"] == dict(enumerate(stops[INSYNC])), "every single one"
+    rows = {each["key"]: each for each in report.as_json(figures, record.samples())}
+    assert [rows[name]["insync_value"] for name in names] == [0.99, 1.01, 1.2]
+    assert [rows[name]["peer_value"] for name in names] == [0.7, 1.35, 1.5]
+    assert rows["eviction"]["reached"]
+    assert rows["eviction-max"]["insync"] == dict(enumerate(stops[INSYNC])), "every single one"
     seen = dict.fromkeys(names, stops[INSYNC][0])
     assert report.line(seen) == "eviction-min 1, eviction 1, eviction-max 1.2"
 

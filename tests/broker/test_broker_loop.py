@@ -46,7 +46,7 @@ def started(clock: Stopwatch) -> tuple[BrokerLoop, Listener]:
 
 @pytest.mark.parametrize(("jump_ms", "is_stall"), [(40, False), (100, True), (5_000, True)])
 def test_a_jump_of_the_clock_is_a_stall(*, jump_ms: int, is_stall: bool) -> None:
-    async def story(virtual: VirtualLoop) -> None:
+    async def scenario(virtual: VirtualLoop) -> None:
         clock = Stopwatch(virtual)
         loop, listener = started(clock)
         await asyncio.sleep(1.0)
@@ -62,11 +62,11 @@ def test_a_jump_of_the_clock_is_a_stall(*, jump_ms: int, is_stall: bool) -> None
         assert listener.order == (["stall", "callback"] if is_stall else ["callback"])
         loop.stop()
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_a_call_that_blocks_inside_a_callback_is_a_stall_too() -> None:
-    async def story(virtual: VirtualLoop) -> None:
+    async def scenario(virtual: VirtualLoop) -> None:
         clock = Stopwatch(virtual)
         loop, listener = started(clock)
 
@@ -81,11 +81,11 @@ def test_a_call_that_blocks_inside_a_callback_is_a_stall_too() -> None:
         assert listener.order == ["stall", "appended"]
         loop.stop()
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_the_sockets_are_read_before_a_stall_is_over() -> None:
-    async def story(virtual: VirtualLoop) -> None:
+    async def scenario(virtual: VirtualLoop) -> None:
         clock = Stopwatch(virtual)
         loop, listener = started(clock)
         await asyncio.sleep(0)
@@ -98,11 +98,11 @@ def test_the_sockets_are_read_before_a_stall_is_over() -> None:
         assert (was_draining, loop.is_draining) == (True, False)
         loop.stop()
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_a_stall_while_draining_restarts_the_drain() -> None:
-    async def story(virtual: VirtualLoop) -> None:
+    async def scenario(virtual: VirtualLoop) -> None:
         clock = Stopwatch(virtual)
         loop, listener = started(clock)
         clock.jump_ms = 1_000
@@ -114,7 +114,7 @@ def test_a_stall_while_draining_restarts_the_drain() -> None:
         assert listener.order == ["stall", "stall", "drained"], "drained once for both"
         loop.stop()
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_effects_are_performed_in_order_after_the_callback_and_before_it_returns() -> None:
@@ -146,7 +146,7 @@ def test_effects_are_performed_in_order_after_the_callback_and_before_it_returns
 
 
 def test_effects_of_a_stall_are_performed_before_the_callback() -> None:
-    async def story(virtual: VirtualLoop) -> None:
+    async def scenario(virtual: VirtualLoop) -> None:
         clock = Stopwatch(virtual)
         loop, listener = started(clock)
         order = listener.order
@@ -161,7 +161,7 @@ def test_effects_of_a_stall_are_performed_before_the_callback() -> None:
         assert order == ["refuse what waits after 500 ms", "request"]
         loop.stop()
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_a_failed_effect_does_not_stop_queued_effects(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ def test_every_advertised_api_has_exactly_one_handler() -> None:
 
 
 def test_a_table_without_a_handler_is_refused() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         one = OneBroker(loop)
         await one.start(partitions=1)
         handlers = one.node.handlers
@@ -35,4 +35,4 @@ def test_a_table_without_a_handler_is_refused() -> None:
         with pytest.raises(AssertionError, match="every advertised API has a handler"):
             Dispatcher(without_produce)
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)

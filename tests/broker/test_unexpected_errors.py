@@ -43,7 +43,7 @@ def fails_when(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Fun
 def test_a_background_task_starts_again(caplog: pytest.LogCaptureFixture) -> None:
     started_at_ms: list[int] = []
 
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         async def task() -> None:
             started_at_ms.append(loop.clock_ms())
             raise ZeroDivisionError
@@ -55,7 +55,7 @@ def test_a_background_task_starts_again(caplog: pytest.LogCaptureFixture) -> Non
         assert running.cancelled(), "a cancelled task stops"
 
     with caplog.at_level(logging.ERROR):
-        on_virtual_time(story)
+        on_virtual_time(scenario)
     assert len(started_at_ms) == 4
     assert "starts again" in caplog.text
 
@@ -105,7 +105,7 @@ def test_a_partition_whose_answer_cannot_be_applied_is_tried_again(
 ) -> None:
     failing: list[bool] = [True]
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         followed = replica_of(cluster, 2).log
         fails_when(
@@ -117,7 +117,7 @@ def test_a_partition_whose_answer_cannot_be_applied_is_tried_again(
         failing.clear()
         await until(lambda: replica_of(cluster, 2).log.end == 1, within_s=20)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_fetcher_survives_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_an_error_of_a_fetcher_is_logged_once_until_a_fetch_succeeds(
 def test_a_partition_that_cannot_be_read_stops_no_other_of_the_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         broker = OneBroker(loop)
         await broker.start(partitions=2)
         client: Client = await broker.client()
@@ -172,7 +172,7 @@ def test_a_partition_that_cannot_be_read_stops_no_other_of_the_response(
         assert ErrorCode(first.error) is ErrorCode.unknown_server_error
         assert second.records
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_without_the_store_a_producer_id_is_refused_with_a_code_to_retry() -> None:

@@ -60,8 +60,8 @@ def pipeline(
 
     def run(*command: str) -> tuple[int, str, str]:
         out = exported.parent / "out"
-        given = ("--source", str(exported), "--out", str(out), "--json")
-        code = main(["pipeline", *command, *given])
+        options = ("--source", str(exported), "--out", str(out), "--json")
+        code = main(["pipeline", *command, *options])
         printed = capsys.readouterr()
         return code, printed.out, printed.err.replace(str(exported.parent), "")
 
@@ -237,6 +237,6 @@ def test_bad_input_that_can_be_skipped_gets_a_note(
     harm(exported)
     code, out, err = pipeline(*command)
     assert (code, err) == (0, "")
-    told = json.loads(out)
-    assert any(each.endswith(note) for each in told["notes"]), told["notes"]
-    assert told["rows"][command[0].replace("-", "_")] > 0
+    summary = json.loads(out)
+    assert any(each.endswith(note) for each in summary["notes"]), summary["notes"]
+    assert summary["rows"][command[0].replace("-", "_")] > 0

@@ -98,16 +98,16 @@ def test_a_broker_and_its_export_give_the_same_results(
     insync: Run, cluster: Cluster, tmp_path: Path
 ) -> None:
     source = ("--source", cluster.bootstrap, "--out")
-    exported, told, alone = tmp_path / "exported", tmp_path / "told", tmp_path / "alone"
+    exported, from_export, alone = tmp_path / "exported", tmp_path / "told", tmp_path / "alone"
     insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out", exported)
     raw = json.loads(insync("pipeline", "raw", *source, tmp_path / "raw", "--json"))
     assert raw["rows"] == {name: len(each) for name, each in recorded().items()}
     for name in TABLES:
         assert rows(tmp_path / "raw" / name) == rows(exported / name)
 
-    page = insync("pipeline", "report", *source, told)
-    assert "<html" in (told / "report.html").read_text()
-    assert f"{told}/report.html" in page
+    page = insync("pipeline", "report", *source, from_export)
+    assert "<html" in (from_export / "report.html").read_text()
+    assert f"{from_export}/report.html" in page
     # Eight limits and the one in force, by five policies; and so for the topic and the partition.
     assert "45 of 135 rows: over all partitions" in page
     assert "…" not in page
@@ -122,8 +122,8 @@ def test_a_broker_and_its_export_give_the_same_results(
     daily = json.loads(insync("pipeline", "health", *of_export, "--overwrite"))
     summary |= daily["summary"]
     for name in summary:
-        assert rows(told / name) == rows(alone / name), name
-        assert len(rows(told / name)) >= len(summary[name]) > 0
+        assert rows(from_export / name) == rows(alone / name), name
+        assert len(rows(from_export / name)) >= len(summary[name]) > 0
     _is_worst_first(summary)
     _is_as_recorded(summary)
 
@@ -141,9 +141,9 @@ def _is_worst_first(summary: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def _is_as_recorded(summary: dict[str, list[dict[str, Any]]]) -> None:
-    found = {(row["policy"], row["lag_time_max_ms"]): row for row in summary["what_if"]}
-    assert found["caught-up", RUNNING_MS]["under_min_isr_ms"] == OUT_MS
-    below = {limit_ms for (_, limit_ms), row in found.items() if row["below_resolution"]}
+    rows = {(row["policy"], row["lag_time_max_ms"]): row for row in summary["what_if"]}
+    assert rows["caught-up", RUNNING_MS]["under_min_isr_ms"] == OUT_MS
+    below = {limit_ms for (_, limit_ms), row in rows.items() if row["below_resolution"]}
     assert below == {1_000}  # of which a wait of 600 ms tells nothing, and one of 500 all
     headline, *others = summary["recommendation"]
     assert [row["is_headline"] for row in (headline, *others)] == [True] + 4 * [False]
@@ -155,20 +155,22 @@ def test_flags_go_before_the_record(insync: Run, cluster: Cluster, tmp_path: Pat
     insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out", exported)
     flags = ["--policies", "caught-up", "--lag-time-max-ms", "900,7000"]
     flags += ["--min-insync-replicas", "2", "--fetch-wait-max-ms", "400"]
-    said = insync("pipeline", "what-if", "--source", exported, "--out", tmp_path, "--json", *flags)
-    found = {row["lag_time_max_ms"]: row for row in json.loads(said)["summary"]["what_if"]}
-    assert sorted(found) == [900, 7_000]
-    assert not any(row["below_resolution"] for row in found.values())
-    assert not any(row["under_min_isr_ms"] for row in found.values())  # two are left
+    output = insync(
+        "pipeline", "what-if", "--source", exported, "--out", tmp_path, "--json", *flags
+    )
+    rows = {row["lag_time_max_ms"]: row for row in json.loads(output)["summary"]["what_if"]}
+    assert sorted(rows) == [900, 7_000]
+    assert not any(row["below_resolution"] for row in rows.values())
+    assert not any(row["under_min_isr_ms"] for row in rows.values())  # two are left
 
 
 def test_the_default_grid_comes_from_the_recorded_configs(spark: SparkSession) -> None:
-    def asked(*rows: Row) -> dict[str, Any]:
+    def defaults_from(*rows: Row) -> dict[str, Any]:
         return as_recorded(as_frames(spark, {"configs": rows})["configs"])
 
-    assert asked() == {}  # as of Apache Kafka's logs
-    assert asked(config("broker:1", "replica.lag.time.max.ms", "soon")) == {}
-    found = asked(
+    assert defaults_from() == {}  # as of Apache Kafka's logs
+    assert defaults_from(config("broker:1", "replica.lag.time.max.ms", "soon")) == {}
+    defaults = defaults_from(
         config("broker:1", "replica.lag.time.max.ms", 1_500),
         config("broker:2", "replica.lag.time.max.ms", 1_500),
         config("broker:1/topic:t", "replica.lag.time.max.ms", 10_000),
@@ -178,5 +180,5 @@ def test_the_default_grid_comes_from_the_recorded_configs(spark: SparkSession) -
         config("broker:1/topic:t", "min.insync.replicas", 2),
     )
     usual = {1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 45_000, 60_000}
-    assert set(found.pop("lag_time_max_ms")) == usual | {1_500}
-    assert found == {"min_insync_replicas": 2, "fetch_wait_max_ms": 2_000}
+    assert set(defaults.pop("lag_time_max_ms")) == usual | {1_500}
+    assert defaults == {"min_insync_replicas": 2, "fetch_wait_max_ms": 2_000}

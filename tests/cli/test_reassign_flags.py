@@ -58,8 +58,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_invalid_flag_combinations_are_usage_errors(
     capsys: pytest.CaptureFixture[str], plan: str, flags: list[str], complaint: str
 ) -> None:
-    given = [plan if each == "F" else each for each in flags]
-    code, out, err = run(capsys, "reassign", *given)
+    arguments = [plan if each == "F" else each for each in flags]
+    code, out, err = run(capsys, "reassign", *arguments)
     assert (code, out) == (2, "")
     assert complaint in err
     assert err.count("\n") == 1

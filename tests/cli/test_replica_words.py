@@ -17,12 +17,12 @@ from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.wire.describe_replicas import Obstacles
 
 LEADER, FOLLOWER = BrokerId(1), BrokerId(2)
-LIFE = Incarnation(77)
+INCARNATION = Incarnation(77)
 
 
 def row(**values: object) -> FollowerRow:
-    given = {"topic": "t", "partition": 0, "leader": 1, "follower": 2, "in_sync": True, **values}
-    return FollowerRow(**given)  # type: ignore[arg-type]
+    fields = {"topic": "t", "partition": 0, "leader": 1, "follower": 2, "in_sync": True, **values}
+    return FollowerRow(**fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,14 @@ def begun(policy: Policy, *, members: tuple[BrokerId, ...] = (LEADER, FOLLOWER))
         members=frozenset(members),
         end=Offset(0),
         high_watermark=Offset(0),
-        registered={LEADER: Incarnation(70), FOLLOWER: LIFE},
+        registered={LEADER: Incarnation(70), FOLLOWER: INCARNATION},
         now_ms=1_000,
     )
 
 
-def fetch(offset: int, at_ms: int, leader_end: int, incarnation: Incarnation = LIFE) -> Fetch:
+def fetch(
+    offset: int, at_ms: int, leader_end: int, incarnation: Incarnation = INCARNATION
+) -> Fetch:
     return Fetch(
         offset=Offset(offset),
         leader_end=Offset(leader_end),

@@ -111,16 +111,16 @@ def test_a_broker_that_does_not_know_the_password(server_final: bytes, complaint
 @pytest.mark.property
 @given(first=st.binary(max_size=60), final=st.binary(max_size=60))
 def test_any_message_of_a_broker_is_accepted_or_refused(first: bytes, final: bytes) -> None:
-    def hear(*said: bytes) -> None:
+    def respond_with(*messages: bytes) -> None:
         talk = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
         next(talk)
-        for each in said:
+        for each in messages:
             talk.send(each)
 
     with pytest.raises(AuthenticationFailed):
-        hear(first, b"")
+        respond_with(first, b"")
     with pytest.raises(AuthenticationFailed):
-        hear(SERVER_FIRST, final)
+        respond_with(SERVER_FIRST, final)
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_a_correct_password_is_accepted(
         digest = mechanism[6:].replace("-", "").lower()
         broker = SecureBroker(
             tls=certificates.context() if is_encrypted else None,
-            new_login=lambda: ScramServer(digest, "secret").hear,
+            new_login=lambda: ScramServer(digest, "secret").respond,
             mechanisms=(mechanism,),
         )
         properties = logged_in(mechanism)
@@ -300,7 +300,7 @@ def test_a_password_stored_as_it_is_or_prepared(play: Play, stored: str) -> None
 
     async def scenario() -> None:
         broker = SecureBroker(
-            new_login=lambda: ScramServer("sha256", stored).hear, mechanisms=("SCRAM-SHA-256",)
+            new_login=lambda: ScramServer("sha256", stored).respond, mechanisms=("SCRAM-SHA-256",)
         )
         properties = logged_in("SCRAM-SHA-256", password="pass\u2168")
         async with broker.served(), admin_of(broker, properties) as admin:

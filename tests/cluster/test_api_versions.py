@@ -255,9 +255,13 @@ def test_metadata_creates_nothing_unless_allowed(kio: KioClient, version: int) -
 def test_metadata_by_topic_id(kio: KioClient, version: int) -> None:
     name, topic_id = make_topic(kio)
     unknown = uuid4()
-    asked = [{"topic_id": topic_id, "name": None}, {"topic_id": unknown, "name": None}]
-    found, missing = kio.ask(METADATA, version, {"topics": asked}).topics
-    assert (found.error_code, found.name, found.topic_id) == (ErrorCode.none, name, topic_id)
+    topics = [{"topic_id": topic_id, "name": None}, {"topic_id": unknown, "name": None}]
+    described, missing = kio.ask(METADATA, version, {"topics": topics}).topics
+    assert (described.error_code, described.name, described.topic_id) == (
+        ErrorCode.none,
+        name,
+        topic_id,
+    )
     assert (missing.error_code, missing.topic_id) == (ErrorCode.unknown_topic_id, unknown)
 
 
@@ -321,12 +325,12 @@ def test_fetch(kio: KioClient, version: int) -> None:
         assert part.log_start_offset == 0
     if version >= 11:
         assert part.preferred_read_replica == -1
-    found = records_of(part.records)
-    assert [record.offset for record in found] == [0, 1, 2]
-    assert [record.timestamp for record in found] == list(TIMES_MS)
-    assert [record.value for record in found] == [b"value 0", b"value 1", b"value 2"]
-    assert {record.key for record in found} == {b"key"}
-    assert {tuple(record.headers) for record in found} == {(("name", b"header"),)}
+    records = records_of(part.records)
+    assert [record.offset for record in records] == [0, 1, 2]
+    assert [record.timestamp for record in records] == list(TIMES_MS)
+    assert [record.value for record in records] == [b"value 0", b"value 1", b"value 2"]
+    assert {record.key for record in records} == {b"key"}
+    assert {tuple(record.headers) for record in records} == {(("name", b"header"),)}
 
 
 @every_version(FETCH)
@@ -389,11 +393,11 @@ def test_list_offsets(kio: KioClient, version: int, replica: int) -> None:
         expected[EARLIEST_LOCAL] = (0, -1)
     if version >= 9:
         expected[LATEST_TIERED] = NO_OFFSET
-    found = {
+    results = {
         timestamp: list_offset(kio, version, name, timestamp, replica=replica)
         for timestamp in expected
     }
-    assert found == {timestamp: (ErrorCode.none, *at) for timestamp, at in expected.items()}
+    assert results == {timestamp: (ErrorCode.none, *at) for timestamp, at in expected.items()}
 
 
 @every_version(LIST_OFFSETS)
@@ -421,8 +425,8 @@ def test_list_offsets_with_a_special_timestamp_of_a_later_version(
 @every_version(LIST_OFFSETS)
 def test_list_offsets_of_an_unknown_topic_or_partition(kio: KioClient, version: int) -> None:
     name, _ = make_topic(kio)
-    for asked, partition in (("no-such-topic", 0), (name, 7)):
-        code, *at = list_offset(kio, version, asked, LATEST, partition=partition)
+    for topic, partition in (("no-such-topic", 0), (name, 7)):
+        code, *at = list_offset(kio, version, topic, LATEST, partition=partition)
         assert (code, *at) == (ErrorCode.unknown_topic_or_partition, *NO_OFFSET)
 
 
@@ -450,11 +454,11 @@ def test_offset_for_leader_epoch(kio: KioClient, version: int) -> None:
 @every_version(INIT_PRODUCER_ID)
 def test_init_producer_id(kio: KioClient, version: int) -> None:
     values = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
-    given = [kio.ask(INIT_PRODUCER_ID, version, values) for _ in range(3)]
-    assert {each.error_code for each in given} == {ErrorCode.none}
-    assert {each.producer_epoch for each in given} == {0}
-    assert len({each.producer_id for each in given}) == 3
-    assert all(each.producer_id >= 0 for each in given)
+    producers = [kio.ask(INIT_PRODUCER_ID, version, values) for _ in range(3)]
+    assert {each.error_code for each in producers} == {ErrorCode.none}
+    assert {each.producer_epoch for each in producers} == {0}
+    assert len({each.producer_id for each in producers}) == 3
+    assert all(each.producer_id >= 0 for each in producers)
 
 
 @every_version(INIT_PRODUCER_ID)
@@ -483,10 +487,10 @@ def test_create_topics(kio: KioClient, version: int) -> None:
     assert (created.error_code, created.error_message) == (ErrorCode.none, None)
     if version >= 5:
         assert (created.num_partitions, created.replication_factor) == (3, 1)
-        told = {each.name: (each.value, each.config_source) for each in created.configs}
-        assert told["retention.ms"] == ("3600000", 1), "the topic's own"
-        assert told["min.insync.replicas"] == ("1", 5), "the default"
-        assert told["unclean.leader.election.enable"] == ("false", 5)
+        effective = {each.name: (each.value, each.config_source) for each in created.configs}
+        assert effective["retention.ms"] == ("3600000", 1), "the topic's own"
+        assert effective["min.insync.replicas"] == ("1", 5), "the default"
+        assert effective["unclean.leader.election.enable"] == ("false", 5)
     if version >= 7:
         assert created.topic_id is not None
     assert partition_count(kio, name) == 3
@@ -556,9 +560,9 @@ def test_delete_topics(kio: KioClient, version: int) -> None:
 def test_delete_topics_by_id(kio: KioClient, version: int) -> None:
     name, topic_id = make_topic(kio)
     unknown = uuid4()
-    asked = [{"name": None, "topic_id": each} for each in (topic_id, unknown)]
+    topics = [{"name": None, "topic_id": each} for each in (topic_id, unknown)]
     deleted, missing = kio.ask(
-        DELETE_TOPICS, version, {"topics": asked, "timeout": TIMEOUT}
+        DELETE_TOPICS, version, {"topics": topics, "timeout": TIMEOUT}
     ).responses
     assert (deleted.topic_id, deleted.error_code) == (topic_id, ErrorCode.none)
     assert (missing.topic_id, missing.error_code) == (unknown, ErrorCode.unknown_topic_id)
@@ -641,8 +645,8 @@ def alter(
     operation: int = SET,
     validate_only: bool = False,
 ) -> tuple[ErrorCode, str | None]:
-    asked = [{"name": k, "value": v, "config_operation": operation} for k, v in configs]
-    resource = {"resource_type": kind, "resource_name": name, "configs": asked}
+    changes = [{"name": k, "value": v, "config_operation": operation} for k, v in configs]
+    resource = {"resource_type": kind, "resource_name": name, "configs": changes}
     values = {"resources": [resource], "validate_only": validate_only}
     (result,) = kio.ask(api, version, values).responses
     assert (result.resource_type, result.resource_name) == (kind, name)
@@ -652,8 +656,8 @@ def alter(
 @every_version(DESCRIBE_CONFIGS)
 def test_describe_configs(kio: KioClient, version: int) -> None:
     name, _ = make_topic(kio)
-    told = {each.name: each for each in describe(kio, version, TOPIC_RESOURCE, name).configs}
-    lag = told[LAG]
+    configs = {each.name: each for each in describe(kio, version, TOPIC_RESOURCE, name).configs}
+    lag = configs[LAG]
     assert (lag.value, lag.config_source, lag.read_only, lag.is_sensitive) == (
         "30000",
         5,
@@ -685,8 +689,8 @@ def test_alter_configs(kio: KioClient, api: int, version: int) -> None:
     name, _ = make_topic(kio)
 
     def own() -> dict[str, str]:
-        told = describe(kio, 4, TOPIC_RESOURCE, name).configs
-        return {each.name: each.value for each in told if each.config_source == 1}
+        configs = describe(kio, 4, TOPIC_RESOURCE, name).configs
+        return {each.name: each.value for each in configs if each.config_source == 1}
 
     of_topic = TOPIC_RESOURCE, name
     first, second = ("retention.ms", "77"), ("segment.bytes", "2048")
@@ -769,8 +773,8 @@ def test_reassignments(kio: KioClient, version: int) -> None:
 @every_version(Api.ELECT_LEADERS)
 def test_elect_leaders(kio: KioClient, version: int) -> None:
     name, _ = make_topic(kio)
-    asked = [{"topic": name, "partitions": (0, 7)}]
-    values = {"election_type": 0, "topic_partitions": asked, "timeout": TIMEOUT}
+    topics = [{"topic": name, "partitions": (0, 7)}]
+    values = {"election_type": 0, "topic_partitions": topics, "timeout": TIMEOUT}
     (told,) = kio.ask(Api.ELECT_LEADERS, version, values).replica_election_results
     assert [(each.partition_id, each.error_code) for each in told.partition_result] == [
         (0, ErrorCode.election_not_needed),
@@ -781,14 +785,14 @@ def test_elect_leaders(kio: KioClient, version: int) -> None:
 @every_version(Api.DESCRIBE_TOPIC_PARTITIONS)
 def test_describe_topic_partitions(kio: KioClient, version: int) -> None:
     name, topic_id = make_topic(kio, partitions=3)
-    asked = {"topics": [{"name": name}], "response_partition_limit": 2, "cursor": None}
-    first = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, asked)
+    request = {"topics": [{"name": name}], "response_partition_limit": 2, "cursor": None}
+    first = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, request)
     (topic,) = first.topics
     assert (topic.error_code, topic.topic_id) == (ErrorCode.none, topic_id)
     assert [each.partition_index for each in topic.partitions] == [0, 1]
     cursor = first.next_cursor
     assert (cursor.topic_name, cursor.partition_index) == (name, 2)
-    asked["cursor"] = {"topic_name": name, "partition_index": 2}
-    rest = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, asked)
+    request["cursor"] = {"topic_name": name, "partition_index": 2}
+    rest = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, request)
     assert [each.partition_index for each in rest.topics[0].partitions] == [2]
     assert rest.next_cursor is None

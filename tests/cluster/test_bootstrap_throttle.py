@@ -51,10 +51,10 @@ def cluster(insync_cluster: Cluster) -> Cluster:
 @pytest.fixture
 def producer(cluster: Cluster) -> Integers:
     """Some hundreds of kilobytes, acknowledged."""
-    found = Integers(cluster, TOPIC, partitions=PARTITIONS)
-    found.send(RECORDS)
-    found.flush()
-    return found
+    producer = Integers(cluster, TOPIC, partitions=PARTITIONS)
+    producer.send(RECORDS)
+    producer.flush()
+    return producer
 
 
 def some_follower(cluster: Cluster) -> int:
@@ -128,9 +128,11 @@ def test_the_throttle_is_removed_when_the_broker_has_caught_up(
     with tool(cluster, broker, SOON) as started:
         cluster.restart(broker)
         out, _ = started.communicate(timeout=60)
-    told = json.loads(out)
-    assert (started.returncode, told["caught_up"]) == (0, True)
-    assert told["estimate"]["bytes_to_copy"] == copied_bytes(cluster, TOPIC, broker), "it had none"
+    summary = json.loads(out)
+    assert (started.returncode, summary["caught_up"]) == (0, True)
+    assert summary["estimate"]["bytes_to_copy"] == copied_bytes(cluster, TOPIC, broker), (
+        "it had none"
+    )
     assert is_in_sync(cluster, broker)
     assert throttles(cluster) == {}
     check_nothing_lost(cluster, producer)

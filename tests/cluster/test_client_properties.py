@@ -50,7 +50,7 @@ def test_messages_about_client_properties(
     file.write_text(properties)
     where = ["--bootstrap-server", cluster.bootstrap, "--command-config", str(file)]
     assert cli.main(["topics", *where, "--list"]) == code
-    said = capsys.readouterr().err
-    assert said.splitlines() == [
+    error = capsys.readouterr().err
+    assert error.splitlines() == [
         line.format(file=file, address=cluster.bootstrap) for line in lines
     ]

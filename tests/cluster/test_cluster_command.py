@@ -186,15 +186,15 @@ def test_invalid_usage_is_one_line(
 
 
 def properties(folder: Path, **changes: str) -> Path:
-    given = {
+    settings = {
         "node.id": "1",
         "listeners": f"PLAINTEXT://{HOST}:{free_ports(1)[0]}",
         "log.dirs": str(folder / "logs"),
         "metadata.dir": str(folder / "metadata"),
     }
-    given |= {name.replace("_", "."): value for name, value in changes.items()}
+    settings |= {name.replace("_", "."): value for name, value in changes.items()}
     path = folder / "broker.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return path
 
 

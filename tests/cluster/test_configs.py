@@ -89,8 +89,8 @@ def test_the_command_describes_and_alters(cluster: Cluster, configs: Run, tmp_pa
     assert configs("--alter", "--broker", "2", "--add-config", f"{WAIT}=200") == (
         "Completed updating config for broker 2.\n"
     )
-    said = configs("--describe", "--entity-type", "brokers")
-    assert said == (
+    output = configs("--describe", "--entity-type", "brokers")
+    assert output == (
         "Dynamic configs for broker 1 are:\n"
         "Dynamic configs for broker 2 are:\n"
         f"  {WAIT}=200 sensitive=false synonyms={{DYNAMIC_BROKER_CONFIG:{WAIT}=200, "
@@ -148,8 +148,8 @@ def test_an_invalid_setting_is_one_line_and_changes_nothing(
 
 def test_an_ignored_setting_gets_a_warning(configs: Run) -> None:
     name = "follower.fetch.process.time.max.ms"
-    said = configs("--alter", "--broker", "1", "--add-config", f"{name}=700")
-    warning, done = said.splitlines()
+    output = configs("--alter", "--broker", "1", "--add-config", f"{name}=700")
+    warning, done = output.splitlines()
     assert warning.startswith(f"WARNING: {name} is ignored: it applies only with")
     assert done == "Completed updating config for broker 1."
     flag = "follower.fetch.pending.reads.insync.enable"
@@ -171,8 +171,10 @@ def test_librdkafkas_admin_client(cluster: Cluster) -> None:
 
     def altered(kind: ResourceType, name: str, *entries: Any, dry: bool = False) -> None:
         resource = ConfigResource(kind, name, incremental_configs=list(entries))
-        told = client.incremental_alter_configs([resource], validate_only=dry, request_timeout=10)
-        told[resource].result(10)
+        described_configs = client.incremental_alter_configs(
+            [resource], validate_only=dry, request_timeout=10
+        )
+        described_configs[resource].result(10)
 
     def described(kind: ResourceType, name: str) -> Any:
         resource = ConfigResource(kind, name)
@@ -182,22 +184,28 @@ def test_librdkafkas_admin_client(cluster: Cluster) -> None:
     altered(*topic, entry("retention.ms", "77", AlterConfigOpType.SET), dry=True)
     assert described(*topic)["retention.ms"].value == "604800000"
     altered(*topic, entry("retention.ms", "77", AlterConfigOpType.SET))
-    told = described(*topic)["retention.ms"]
-    assert (told.value, told.source) == ("77", ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
-    assert not told.is_default
-    assert set(told.synonyms) == {"retention.ms", "log.retention.ms"}
+    described_configs = described(*topic)["retention.ms"]
+    assert (described_configs.value, described_configs.source) == (
+        "77",
+        ConfigSource.DYNAMIC_TOPIC_CONFIG.value,
+    )
+    assert not described_configs.is_default
+    assert set(described_configs.synonyms) == {"retention.ms", "log.retention.ms"}
     altered(*topic, entry("retention.ms", None, AlterConfigOpType.DELETE))
-    told = described(*topic)["retention.ms"]
-    assert (told.value, told.source) == ("604800000", ConfigSource.DEFAULT_CONFIG.value)
+    described_configs = described(*topic)["retention.ms"]
+    assert (described_configs.value, described_configs.source) == (
+        "604800000",
+        ConfigSource.DEFAULT_CONFIG.value,
+    )
     with pytest.raises(KafkaException, match="is no list"):
         altered(*topic, entry("retention.ms", "5", AlterConfigOpType.APPEND))
     for number in cluster.brokers:
         broker = ResourceType.BROKER, str(number)
         altered(*broker, entry(WAIT, f"{200 + number}", AlterConfigOpType.SET))
-        told = described(*broker)
-        assert told[WAIT].value == f"{200 + number}"
-        assert told[WAIT].source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
-        assert told["listeners"].is_read_only
+        described_configs = described(*broker)
+        assert described_configs[WAIT].value == f"{200 + number}"
+        assert described_configs[WAIT].source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
+        assert described_configs["listeners"].is_read_only
         altered(*broker, entry(WAIT, None, AlterConfigOpType.DELETE))
 
 
@@ -215,8 +223,8 @@ def test_a_lower_lag_limit_evicts_a_stopped_follower_and_topics_shows_it(
         producer.produce("lag", b"behind", partition=0)
         assert producer.flush(10) == 0
         assert len(partitions_of(cluster, "lag")[0].isrs) == 3
-        asked = "--alter", "--topic", "lag"
-        configs(*asked, "--add-config", f"{LAG}=1000,min.insync.replicas=3")
+        flags = "--alter", "--topic", "lag"
+        configs(*flags, "--add-config", f"{LAG}=1000,min.insync.replicas=3")
         eventually(
             lambda: stopped not in partitions_of(cluster, "lag")[0].isrs,
             within_s=5,
@@ -228,7 +236,7 @@ def test_a_lower_lag_limit_evicts_a_stopped_follower_and_topics_shows_it(
         (row,) = json.loads(capsys.readouterr().out)
         assert row["topic"] == "lag"
         assert row["configs"] == {LAG: "1000", "min.insync.replicas": "3"}
-        configs(*asked, "--add-config", "min.insync.replicas=2")
+        configs(*flags, "--add-config", "min.insync.replicas=2")
         assert cli.main([*shown, "--at-min-isr-partitions", "--topic", "lag"]) == 0
         assert len(json.loads(capsys.readouterr().out)) == 1
         acknowledged = IntegerProducer(cluster, "lag", partitions=1)
@@ -244,12 +252,12 @@ def test_a_new_max_message_bytes_applies_at_once(cluster: Cluster, configs: Run)
     create_topic(cluster, "small", partitions=1)
 
     def outcome() -> str:
-        told: list[str] = []
+        results: list[str] = []
         settings = {"bootstrap.servers": cluster.bootstrap, "acks": "all", **QUIET}
         producer = Producer(settings)
-        producer.produce("small", bytes(5_000), on_delivery=lambda e, _: told.append(str(e)))
+        producer.produce("small", bytes(5_000), on_delivery=lambda e, _: results.append(str(e)))
         assert producer.flush(20) == 0
-        return told[0]
+        return results[0]
 
     assert outcome() == "None"
     configs("--alter", "--topic", "small", "--add-config", "max.message.bytes=1000")

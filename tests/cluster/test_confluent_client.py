@@ -30,16 +30,16 @@ def test_confluent_kafka(insync_cluster: Cluster) -> None:
         consumer = Consumer({**servers, "group.id": "unused", "enable.auto.commit": False})
         for number in (0, 1, 77, len(VALUES) - 1):
             for time_ms in (times_ms[number] - 9, times_ms[number]):
-                asked = TopicPartition(codec, 0, time_ms)
-                assert consumer.offsets_for_times([asked], 10)[0].offset == number, codec
+                query = TopicPartition(codec, 0, time_ms)
+                assert consumer.offsets_for_times([query], 10)[0].offset == number, codec
         consumer.assign([TopicPartition(codec, 0, 0)])
-        found: list[bytes] = []
-        while len(found) < len(VALUES):
-            messages = consumer.consume(len(VALUES) - len(found), 10)
+        values: list[bytes] = []
+        while len(values) < len(VALUES):
+            messages = consumer.consume(len(VALUES) - len(values), 10)
             assert messages, "nothing more came"
-            found += [message.value() for message in messages]
+            values += [message.value() for message in messages]
         consumer.close()
-        assert found == VALUES
+        assert values == VALUES
         partition, client = TopicPartition(codec, 0), admin(insync_cluster)
         newest = client.list_offsets({partition: OffsetSpec.max_timestamp()})[partition]
         assert newest.result(10).offset == len(VALUES) - 1, codec

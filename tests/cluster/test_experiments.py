@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from insync.testing.cluster import Accepted, Cluster
 from support.cluster.clients import await_in_sync, eventually, partitions_of
-from support.cluster.isr_log import joined, left, log_of
+from support.cluster.isr_log import evictions_of, joined, log_of
 from support.wire.kio_client import KioClient
 from support.wire.kio_requests import (
     DEBUG_REPLICA,
@@ -120,7 +120,7 @@ def own_end(client: KioClient, topic: str) -> int:
 
 
 def put_out(cluster: Cluster, topic: str) -> set[int]:
-    return {each.broker for each in left(cluster) if each.topic == topic}
+    return {each.broker for each in evictions_of(cluster) if each.topic == topic}
 
 
 def paced(every_s: float, *, for_s: float, work: Callable[[], None]) -> None:
@@ -216,7 +216,7 @@ def test_a_follower_always_several_fetches_behind_with_little_lag_stays_in_sync(
     for topic in ("catches", "tells"):
         load.await_level(topic, 2, 3)
     rate = some / (time.monotonic() - began_s)
-    assert left(load.cluster) == []
+    assert evictions_of(load.cluster) == []
     for _ in range(int(1.2 * rate)):
         load.send(ten_kb)
     paced(1 / (0.95 * rate), for_s=6.0, work=lambda: load.send(ten_kb))

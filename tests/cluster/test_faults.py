@@ -56,13 +56,13 @@ def produce_until(producer: IntegerProducer, condition: Callable[[], bool], *, w
 
 def produce_one(cluster: Cluster, topic: str, partition: int, **config: Any) -> Any:
     """The error one record was refused with in the end; None if it was acknowledged."""
-    told: list[Any] = []
+    results: list[Any] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", **config, **QUIET})
     producer.produce(
-        topic, b"1", partition=partition, on_delivery=lambda error, _message: told.append(error)
+        topic, b"1", partition=partition, on_delivery=lambda error, _message: results.append(error)
     )
     assert producer.flush(30) == 0
-    return told[0]
+    return results[0]
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
     same = next(
         p for p, each in partitions_of(cluster, "orders").items() if p and each.leader == leader
     )
-    lives = incarnations(cluster)
+    incarnations_before = incarnations(cluster)
     before = {p: (each.leader, each.isrs) for p, each in partitions_of(cluster, "orders").items()}
     cluster.slow_reads(leader, delay_ms=4 * SESSION_MS, topic="orders", partition=0)
     slow = Consumer(
@@ -281,7 +281,9 @@ def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
             assert time.monotonic() - began_s < 1
     finally:
         slow.close()
-    assert incarnations(cluster) == lives, "who lost its session would have registered again"
+    assert incarnations(cluster) == incarnations_before, (
+        "who lost its session would have registered again"
+    )
     after = {p: (each.leader, each.isrs) for p, each in partitions_of(cluster, "orders").items()}
     assert after == before
     for each in cluster.brokers.values():

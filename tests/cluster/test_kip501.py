@@ -28,7 +28,7 @@ from support.cluster.clients import (
     partitions_of,
     stored_isr,
 )
-from support.cluster.isr_log import left, lines_of, log_of, said_at_s, stalled_ms
+from support.cluster.isr_log import evictions_of, lines_of, log_of, logged_at_s, stalled_ms
 
 INSYNC = Path(sys.executable).with_name("insync")
 LAG_MS = 1_500
@@ -91,12 +91,12 @@ def test_with_kip_501_off_the_followers_are_evicted_and_acks_all_fails(
     leader, producer = slow_leader(cluster)
     took_s = while_writing(producer, lambda: isr_of(cluster) == [leader], what="alone in sync")
     assert took_s < SLOW_MS / 1_000
-    told: list[KafkaError | None] = []
+    results: list[KafkaError | None] = []
     impatient = Producer({"bootstrap.servers": cluster.bootstrap, "retries": 0, **QUIET})
-    impatient.produce("orders", b"0", partition=0, on_delivery=lambda e, _: told.append(e))
+    impatient.produce("orders", b"0", partition=0, on_delivery=lambda e, _: results.append(e))
     impatient.flush(10)
-    assert told[0] is not None
-    assert told[0].code() == KafkaError.NOT_ENOUGH_REPLICAS
+    assert results[0] is not None
+    assert results[0].code() == KafkaError.NOT_ENOUGH_REPLICAS
     assert leader_of(cluster) == leader
     cluster.heal()
     await_in_sync(cluster, "orders")
@@ -110,7 +110,7 @@ def test_with_kip_501_on_only_a_dead_follower_leaves_the_isr(insync_cluster: Clu
     leader, producer = slow_leader(cluster)
     end_s = time.monotonic() + 2.5 * LAG_MS / 1_000
     while_writing(producer, lambda: time.monotonic() > end_s, what="much more than the lag time")
-    assert left(cluster) == []
+    assert evictions_of(cluster) == []
     assert len(isr_of(cluster)) == 3
     assert leader_of(cluster) == leader
     dead = isr_of(cluster)[-1]
@@ -136,7 +136,7 @@ def test_with_kip_501_on_a_follower_that_only_lost_its_connection_leaves_on_its_
     cluster = insync_cluster
     create_topic(cluster, "orders", partitions=1)
     await_in_sync(cluster, "orders")
-    lives, leader = incarnations(cluster), leader_of(cluster)
+    incarnations_before, leader = incarnations(cluster), leader_of(cluster)
     gone, stays = (broker for broker in cluster.brokers if broker != leader)
     change_setting(cluster, gone, "replica.socket.timeout.ms", str(gives_up_after_ms - WAIT_MS))
     _, producer = slow_leader(cluster, read_ms=60_000)
@@ -147,17 +147,17 @@ def test_with_kip_501_on_a_follower_that_only_lost_its_connection_leaves_on_its_
     while_writing(producer, lambda: bool(lines_of(cluster, leader, *leaves)), what="it is out")
     (gave_up,) = lines_of(cluster, gone, f"cannot fetch from leader {leader}: ")[:1]
     (out,) = lines_of(cluster, leader, *leaves)
-    (leaving,) = left(cluster)
+    (leaving,) = evictions_of(cluster)
     assert leaving.broker == gone
     tolerated_ms = 0.05 * LAG_MS + sum(stalled_ms(cluster, leader)) + 100
     if gives_up_after_ms < LAG_MS:
         assert leaving.late_ms <= tolerated_ms
     else:
         assert leaving.late_ms > 0, "held in until then"
-        assert 0 <= said_at_s(out) - said_at_s(gave_up) <= tolerated_ms / 1_000
+        assert 0 <= logged_at_s(out) - logged_at_s(gave_up) <= tolerated_ms / 1_000
     assert sorted(isr_of(cluster)) == sorted([leader, stays])
     assert leader_of(cluster) == leader
-    assert incarnations(cluster) == lives
+    assert incarnations(cluster) == incarnations_before
     assert not re.search("lost its session|ended the session", log_of(cluster))
     cluster.heal()
     await_in_sync(cluster, "orders")
@@ -185,7 +185,7 @@ def test_a_leader_whose_read_takes_too_long_resigns(insync_cluster: Cluster) -> 
         producer, lambda: producer.acknowledged_count > before + 100, what="clients carry on"
     )
     producer.flush()
-    assert left(cluster) == []
+    assert evictions_of(cluster) == []
     assert log_of(cluster).count(" resigned (") == 1
     cluster.heal()
     check_all_is_well(cluster, producer)
@@ -199,7 +199,7 @@ def test_a_leader_that_resigned_looks_up_its_truncation_offset_off_the_loop(
     cluster = insync_cluster
     create_topic(cluster, "others", partitions=3)
     await_in_sync(cluster, "others")
-    lives = incarnations(cluster)
+    incarnations_before = incarnations(cluster)
     old, producer = slow_leader(cluster, read_ms=8_000)
     while_writing(
         producer,
@@ -215,9 +215,9 @@ def test_a_leader_that_resigned_looks_up_its_truncation_offset_off_the_loop(
         beside.send(30)
         beside.flush()  # on all brokers, each of which leads one
         assert time.monotonic() - began_s < 1
-    assert incarnations(cluster) == lives
+    assert incarnations(cluster) == incarnations_before
     assert not re.search("lost its session|ended the session", log_of(cluster))
-    assert [each.topic for each in left(cluster)].count("others") == 0
+    assert [each.topic for each in evictions_of(cluster)].count("others") == 0
     cluster.heal()
     await_in_sync(cluster, "orders")
     producer.flush()

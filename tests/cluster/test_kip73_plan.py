@@ -146,8 +146,8 @@ def producing(cluster: Cluster, bytes_per_s: int) -> Iterator[Callable[[], int]]
 
 
 def described(client: Any) -> dict[int, Any]:
-    found: dict[int, Any] = client.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
-    return found
+    partitions: dict[int, Any] = client.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+    return partitions
 
 
 def bytes_of(cluster: Cluster, partition: int, broker: int) -> int:
@@ -220,8 +220,8 @@ def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) ->
     fill(cluster, size_bytes)
     with producing(cluster, inbound) as produced_bytes:
         throttle = ("--throttle", str(QUOTA))
-        told = reassign(cluster, "--plan", str(plan), *throttle, "--measure-for", "2s", "--json")
-        estimate = json.loads(told)
+        output = reassign(cluster, "--plan", str(plan), *throttle, "--measure-for", "2s", "--json")
+        estimate = json.loads(output)
         flags = ("--no-watch", "--measure-for", "1s", *throttle)
         execute = threading.Thread(
             target=reassign,
@@ -252,20 +252,20 @@ def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) ->
     # What was produced after the estimate was asked for has to be copied as well.
     estimated_s = estimate["throttles"]["given"]["per_broker_time_ms"] / 1_000
     estimated_s *= left_bytes / estimate["bytes_to_move"]
-    everybody = sorted(cluster.brokers)
-    eventually(lambda: not throttles_of(cluster, *everybody), within_s=5, what="no throttle left")
+    brokers = sorted(cluster.brokers)
+    eventually(lambda: not throttles_of(cluster, *brokers), within_s=5, what="no throttle left")
     document_s = left_bytes / (QUOTA - scenario.keeps_up * came_in)
     return Timing(took_s=took_s, document_s=document_s, estimated_s=estimated_s)
 
 
 def throttles_of(cluster: Cluster, *numbers: int) -> list[str]:
     brokers = [("brokers", str(number)) for number in numbers]
-    found = []
+    settings = []
     for kind, name in [("topics", TOPIC), *brokers]:
         address = ("--bootstrap-server", cluster.bootstrap, "--describe")
-        told = run("configs", *address, "--entity-type", kind, "--entity-name", name)
-        found += [line for line in told.splitlines() if "throttled" in line]
-    return found
+        output = run("configs", *address, "--entity-type", kind, "--entity-name", name)
+        settings += [line for line in output.splitlines() if "throttled" in line]
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ def bootstrap_under_throttle(inbound: int) -> Timing:
                 )
                 took_s = time.monotonic() - began_s
                 came_in = (produced_bytes() - produced_before) / took_s
-                told, _ = bootstrap.communicate(timeout=30)
+                output, _ = bootstrap.communicate(timeout=30)
             finally:
                 bootstrap.kill()
-        assert bootstrap.returncode == 0, told
+        assert bootstrap.returncode == 0, output
         assert not throttles_of(cluster, 1, 2)
     # What was produced after the estimate was made has to be copied as well.
-    estimate = json.loads(told)["estimate"]
+    estimate = json.loads(output)["estimate"]
     estimated_s = estimate["time_ms"] / 1_000 * left_bytes / estimate["bytes_to_copy"]
     document_s = left_bytes / (QUOTA - came_in)
     return Timing(took_s=took_s, document_s=document_s, estimated_s=estimated_s, started_s=1.0)

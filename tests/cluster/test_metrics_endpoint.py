@@ -59,16 +59,16 @@ class Scraped:
 
 @pytest.fixture(scope="module")
 def scraped() -> Iterator[Scraped]:
-    found = Scraped(
+    scraped = Scraped(
         {
             "replica.lag.time.max.ms": "2000",
             "broker.session.timeout.ms": "60000",
             "telemetry.enable": "false",  # its own messages and partitions would be counted too
         }
     )
-    with found.cluster:
-        create_topic(found.cluster, "orders", partitions=3)
-        yield found
+    with scraped.cluster:
+        create_topic(scraped.cluster, "orders", partitions=3)
+        yield scraped
 
 
 def test_a_follower_that_stops_is_exposed_and_its_shrink_is_counted(scraped: Scraped) -> None:
@@ -123,8 +123,8 @@ def test_a_follower_that_stops_is_exposed_and_its_shrink_is_counted(scraped: Scr
 def slow_topic(scraped: Scraped, name: str, **config: str) -> tuple[int, IntegerProducer]:
     """A topic whose leader takes 5 s for each read, and something to be read; who leads it."""
     cluster = scraped.cluster
-    given = {key.replace("_", "."): value for key, value in config.items()}
-    create_topic(cluster, name, partitions=1, config=given)
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    create_topic(cluster, name, partitions=1, config=settings)
     await_in_sync(cluster, name)
     producer = IntegerProducer(cluster, name, partitions=1)
     producer.send(50)
@@ -140,17 +140,17 @@ def test_a_slow_read_is_exposed_while_it_runs(scraped: Scraped) -> None:
     leader, producer = slow_topic(scraped, "slow", replica_lag_time_max_ms="60000")
     followers = [str(broker) for broker in cluster.brokers if broker != leader]
 
-    def told(name: str) -> list[float]:
+    def values(name: str) -> list[float]:
         return [scraped.value(leader, name, follower=follower) for follower in followers]
 
     try:
         eventually(
-            lambda: min(told("insync_follower_pending_read_seconds")) > 1,
+            lambda: min(values("insync_follower_pending_read_seconds")) > 1,
             within_s=10,
             what="both reads are told, and how long they take",
         )
-        assert told("insync_follower_pending_reads") == [1, 1]
-        assert max(told("insync_follower_pending_read_seconds")) < 5.5
+        assert values("insync_follower_pending_reads") == [1, 1]
+        assert max(values("insync_follower_pending_read_seconds")) < 5.5
         due_s = scraped.value(leader, "insync_next_eviction_seconds")
         assert 50 < due_s < 59, "the limit of its topic, less what has passed"
     finally:
@@ -158,8 +158,8 @@ def test_a_slow_read_is_exposed_while_it_runs(scraped: Scraped) -> None:
     producer.flush()
     eventually(
         lambda: (
-            told("insync_follower_pending_reads")
-            == told("insync_follower_pending_read_seconds")
+            values("insync_follower_pending_reads")
+            == values("insync_follower_pending_read_seconds")
             == [0, 0]
         ),
         within_s=10,
@@ -249,7 +249,7 @@ def alert_rules() -> list[Any]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def told_by(scraped: Scraped) -> set[str]:
+def exposed_by(scraped: Scraped) -> set[str]:
     """Every name a broker of this cluster tells, whether it has a sample at the moment or not."""
     names = set()
     for broker in scraped.cluster.brokers:
@@ -259,25 +259,27 @@ def told_by(scraped: Scraped) -> set[str]:
 
 
 def test_every_metric_of_the_dashboard_and_the_alerts_is_exposed(scraped: Scraped) -> None:
-    told = told_by(scraped)
+    exposed = exposed_by(scraped)
     panels = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
-    asked = {panel["title"]: [each["expr"] for each in panel["targets"]] for panel in panels}
-    asked |= {rule["alert"]: [rule["expr"]] for rule in alert_rules()}
-    assert len(asked) == len(panels) + len(alert_rules()), "every name is given once"
-    for title, expressions in asked.items():
+    expressions_by_title = {
+        panel["title"]: [each["expr"] for each in panel["targets"]] for panel in panels
+    }
+    expressions_by_title |= {rule["alert"]: [rule["expr"]] for rule in alert_rules()}
+    assert len(expressions_by_title) == len(panels) + len(alert_rules()), "every name is given once"
+    for title, expressions in expressions_by_title.items():
         for expression in expressions:
             named = set(OURS.findall(expression))
             assert named, f"{title} asks for nothing of ours"
-            assert named <= told, f"{title} asks for {named - told}"
+            assert named <= exposed, f"{title} asks for {named - exposed}"
 
 
 def test_the_dashboard_and_the_alerts_are_well_formed() -> None:
-    found = dashboard()
-    assert found["title"]
-    ids = [panel["id"] for panel in found["panels"]]
+    board = dashboard()
+    assert board["title"]
+    ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
-    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in found["panels"]}
-    assert len(places) == len(ids), "two panels lie on each other"
+    positions = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]}
+    assert len(positions) == len(ids), "two panels lie on each other"
     for rule in alert_rules():
         assert set(rule) >= {"alert", "expr", "labels", "annotations"}, rule
         assert rule["labels"]["severity"] in ("critical", "warning")

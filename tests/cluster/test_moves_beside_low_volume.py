@@ -22,8 +22,14 @@ from support.cluster.clients import (
     eventually,
     partitions_of,
 )
-from support.cluster.isr_log import CHANGE, left, log_of
-from support.cluster.reassign_command import command, place, throttles, trickling, write_plan
+from support.cluster.isr_log import CHANGE, evictions_of, log_of
+from support.cluster.reassign_command import (
+    command,
+    create_with_replicas,
+    throttles,
+    trickling,
+    write_plan,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.timed]
 
@@ -69,14 +75,14 @@ def test_low_volume_partitions_stay_in_sync_while_a_big_one_is_moved(
 ) -> None:
     monkeypatch.setenv("INSYNC_STATE_DIR", str(tmp_path / "state"))
     with Cluster(settings=SETTINGS) as cluster:
-        place(cluster, HEAVY, [[1, 2]] * HEAVY_PARTITIONS)
+        create_with_replicas(cluster, HEAVY, [[1, 2]] * HEAVY_PARTITIONS)
         heavy = IntegerProducer(cluster, HEAVY, partitions=HEAVY_PARTITIONS, digits=4_000)
         for _ in range(HEAVY_BATCHES):
             heavy.send(HEAVY_PARTITIONS * BATCH_BYTES // 4_000)
             heavy.flush()
         low = []
         for topic in (THROTTLED, PLAIN):
-            place(cluster, topic, [[1, 2, 3]] * LOW_PARTITIONS)
+            create_with_replicas(cluster, topic, [[1, 2, 3]] * LOW_PARTITIONS)
             low.append(IntegerProducer(cluster, topic, partitions=LOW_PARTITIONS))
         throttle_all_replicas(cluster, THROTTLED)
         for topic in (THROTTLED, PLAIN):
@@ -99,7 +105,7 @@ def test_low_volume_partitions_stay_in_sync_while_a_big_one_is_moved(
                 tool.kill()
         assert time.monotonic() - began_s > 2 * LAG_MS_MAX / 1_000, "long enough to fall behind"
         assert isr_changes(cluster, THROTTLED, PLAIN) == before
-        assert left(cluster) == [], "not even of the topic that moved"
+        assert evictions_of(cluster) == [], "not even of the topic that moved"
         for topic in (THROTTLED, PLAIN):
             assert all(
                 sorted(each.isrs) == [1, 2, 3] for each in partitions_of(cluster, topic).values()

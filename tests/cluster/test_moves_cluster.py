@@ -18,7 +18,7 @@ from support.cluster.clients import (
     eventually,
     partitions_of,
 )
-from support.cluster.reassign_command import controller, place, throttles
+from support.cluster.reassign_command import controller, create_with_replicas, throttles
 from support.cluster.segment_files import check_identical
 from support.wire.raw_client import Talk
 
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(brokers=4, setting
 
 @pytest.fixture
 def cluster(insync_cluster: Cluster) -> Cluster:
-    place(insync_cluster, TOPIC, [BEFORE] * PARTITIONS)
+    create_with_replicas(insync_cluster, TOPIC, [BEFORE] * PARTITIONS)
     return insync_cluster
 
 
@@ -49,8 +49,8 @@ def start(cluster: Cluster, target: list[int], *, throttle: int = THROTTLE) -> M
 
 
 def is_moved(cluster: Cluster) -> bool:
-    found = partitions_of(cluster, TOPIC).values()
-    return all(each.replicas == AFTER and sorted(each.isrs) == sorted(AFTER) for each in found)
+    partitions = partitions_of(cluster, TOPIC).values()
+    return all(each.replicas == AFTER and sorted(each.isrs) == sorted(AFTER) for each in partitions)
 
 
 VICTIMS: dict[str, Callable[[Cluster], int | None]] = {

@@ -23,9 +23,9 @@ from support.cluster.reassign_command import (
     command,
     controller,
     copied_bytes,
-    place,
+    create_with_replicas,
+    reassign_json,
     throttles,
-    told,
     trickling,
     write_plan,
 )
@@ -69,8 +69,8 @@ class Move:
         return copied_bytes(self.cluster, self.topic, self.destination)
 
     def is_at_rest_at(self, replicas: list[int]) -> bool:
-        found = partitions_of(self.cluster, self.topic).values()
-        return all(p.replicas == replicas and set(p.isrs) == set(replicas) for p in found)
+        partitions = partitions_of(self.cluster, self.topic).values()
+        return all(p.replicas == replicas and set(p.isrs) == set(replicas) for p in partitions)
 
     def kill_and_restart(self, broker: int) -> None:
         self.cluster.kill(broker)
@@ -107,19 +107,19 @@ def the_rate_is_raised(move: Move) -> None:
     rates = {value for key, value in throttles(move.cluster).items() if key.endswith(".rate")}
     assert rates == {str(CRAWL)}
     flags = ["--execute", "--reassignment-json-file", move.plan, "--force", "--additional"]
-    told(move.cluster, *flags, "--throttle", str(QUOTA), "--no-watch")
+    reassign_json(move.cluster, *flags, "--throttle", str(QUOTA), "--no-watch")
 
 
 def it_is_cancelled(move: Move) -> None:
-    answer = told(move.cluster, "--cancel", "--reassignment-json-file", move.plan)
+    answer = reassign_json(move.cluster, "--cancel", "--reassignment-json-file", move.plan)
     assert answer["cancelled"] == [f"{move.topic}-{number}" for number in range(PARTITIONS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    befalls: Callable[[Move], None]
+    fault: Callable[[Move], None]
     bytes_per_s: int = QUOTA
-    befalls_at_bytes: int = FILLED_BYTES // 6
+    fault_at_bytes: int = FILLED_BYTES // 6
     controller_is_source: bool = False  # otherwise it has none of the data
     is_moved: bool = True
     tool_ends_with: int = 0
@@ -127,24 +127,24 @@ class Case:
 
 LONG = pytest.mark.long
 CASES = [
-    pytest.param(Case(befalls=the_source_dies), id="the-source-dies"),
-    pytest.param(Case(befalls=the_destination_dies), id="the-destination-dies", marks=LONG),
-    pytest.param(Case(befalls=the_controller_dies), id="the-controller-dies", marks=LONG),
-    pytest.param(Case(befalls=the_tool_dies, tool_ends_with=-9), id="the-tool-dies"),
+    pytest.param(Case(fault=the_source_dies), id="the-source-dies"),
+    pytest.param(Case(fault=the_destination_dies), id="the-destination-dies", marks=LONG),
+    pytest.param(Case(fault=the_controller_dies), id="the-controller-dies", marks=LONG),
+    pytest.param(Case(fault=the_tool_dies, tool_ends_with=-9), id="the-tool-dies"),
     pytest.param(
-        Case(befalls=the_rate_is_raised, bytes_per_s=CRAWL, befalls_at_bytes=CRAWL),
+        Case(fault=the_rate_is_raised, bytes_per_s=CRAWL, fault_at_bytes=CRAWL),
         id="the-rate-is-raised",
         marks=LONG,
     ),
     pytest.param(
-        Case(befalls=it_is_cancelled, is_moved=False, tool_ends_with=1), id="it-is-cancelled"
+        Case(fault=it_is_cancelled, is_moved=False, tool_ends_with=1), id="it-is-cancelled"
     ),
     pytest.param(
-        Case(befalls=the_controller_dies, controller_is_source=True),
+        Case(fault=the_controller_dies, controller_is_source=True),
         id="the-controller-dies-which-leads",
         marks=LONG,
     ),
-    pytest.param(Case(befalls=all_brokers_die), id="all-brokers-die", marks=LONG),
+    pytest.param(Case(fault=all_brokers_die), id="all-brokers-die", marks=LONG),
 ]
 
 
@@ -153,12 +153,10 @@ def test_a_move_in_flight_ends_correctly_although(
     cluster: Cluster, tmp_path: Path, case: Case
 ) -> None:
     with under_way(cluster, tmp_path / "plan.json", case) as (move, producer):
-        eventually(
-            lambda: move.copied_bytes >= case.befalls_at_bytes, within_s=30, what="bytes flow"
-        )
+        eventually(lambda: move.copied_bytes >= case.fault_at_bytes, within_s=30, what="bytes flow")
         left_bytes, began_s = FILLED_BYTES - move.copied_bytes, time.monotonic()
         assert left_bytes > FILLED_BYTES / 4, "there is a good deal to do yet"
-        case.befalls(move)
+        case.fault(move)
         # As with Apache Kafka, who was to go comes last after a cancellation.
         end = [move.destination, move.keeper] if case.is_moved else [move.keeper, move.source]
         eventually(lambda: move.is_at_rest_at(end), within_s=30, what=f"all is at {end}")
@@ -181,7 +179,7 @@ def test_a_move_in_flight_ends_correctly_although(
 def test_a_move_to_a_destination_that_never_returns_is_reported_stuck_and_can_be_cancelled(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    case = Case(befalls=it_is_cancelled)
+    case = Case(fault=it_is_cancelled)
     flags = ("--stuck-after", "3s", "--timeout", "60000")  # so long it is not given up
     with under_way(cluster, tmp_path / "plan.json", case, *flags) as (
         move,
@@ -193,7 +191,7 @@ def test_a_move_to_a_destination_that_never_returns_is_reported_stuck_and_can_be
         stuck = next(line for line in move.tool.stdout if line.startswith("STUCK: "))
         assert f"broker {move.destination}" in stuck
         assert stuck.endswith("start it, or cancel the move\n")
-        case.befalls(move)
+        case.fault(move)
         end = [move.keeper, move.source]
         eventually(lambda: move.is_at_rest_at(end), within_s=30, what=f"all is at {end}")
         move.tool.communicate(timeout=30)
@@ -212,7 +210,7 @@ def under_way(
     others = [broker for broker in cluster.brokers if broker != first]
     source, keeper, destination, *_ = [first, *others] if case.controller_is_source else others
     topic = f"moved{next(_numbers)}"
-    place(cluster, topic, [[source, keeper]] * PARTITIONS)
+    create_with_replicas(cluster, topic, [[source, keeper]] * PARTITIONS)
     producer = IntegerProducer(cluster, topic, partitions=PARTITIONS, digits=MESSAGE_BYTES)
     while producer.sent < FILLED_BYTES // MESSAGE_BYTES:
         producer.send(60)  # batches of some 20 kB

@@ -14,7 +14,7 @@ from insync.cli import main as cli
 from insync.testing.cluster import Cluster
 from support.cluster.clients import IntegerProducer as Integers
 from support.cluster.clients import check_nothing_lost, create_topic, eventually, partitions_of
-from support.cluster.reassign_command import place
+from support.cluster.reassign_command import create_with_replicas
 
 pytestmark = pytest.mark.process
 SETTINGS = {"broker.session.timeout.ms": "60000"}
@@ -111,8 +111,8 @@ def test_a_generated_plan_puts_replicas_in_different_racks_and_is_accepted(
     with cluster:
         # As even as can be, but for the racks; and one more partition that is well where it is.
         together = {0: [1, 2], 1: [2, 1], 2: [3, 4], 3: [4, 3]}
-        place(cluster, TOPIC, list(together.values()))
-        place(cluster, "elsewhere", [[1, 3]])
+        create_with_replicas(cluster, TOPIC, list(together.values()))
+        create_with_replicas(cluster, "elsewhere", [[1, 3]])
         producer = Integers(cluster, TOPIC, partitions=len(together))
         producer.send(1_000)
         producer.flush()
@@ -135,8 +135,8 @@ def test_a_generated_plan_puts_replicas_in_different_racks_and_is_accepted(
         execute = ["--execute", "--reassignment-json-file", str(plan), "--throttle", "10MB"]
         done = reassign(capsys, cluster, *execute, "--force", "--watch")
         assert set(done["standing"].values()) == {"completed"}
-        found = partitions_of(cluster, TOPIC)
-        assert {number: part.replicas for number, part in found.items()} == proposed
+        partitions = partitions_of(cluster, TOPIC)
+        assert {number: part.replicas for number, part in partitions.items()} == proposed
         assert generated()[:2] == ("MoveRatio: 0 (0 of 5 partitions, 0 B to copy)", proposed)
         check_nothing_lost(cluster, producer)
 

@@ -18,9 +18,9 @@ from support.cluster.clients import IntegerProducer, admin, eventually, partitio
 from support.cluster.reassign_command import (
     command,
     copied_bytes,
-    place,
+    create_with_replicas,
+    reassign_json,
     throttles,
-    told,
     write_plan,
 )
 
@@ -39,8 +39,8 @@ DOWN = 4
 
 @pytest.fixture(scope="module")
 def cluster(insync_module_cluster: Cluster) -> Cluster:
-    place(insync_module_cluster, TOPIC, [[1, 2], [2, DOWN]])
-    place(insync_module_cluster, DELETED, [[1, 2]] * 2)
+    create_with_replicas(insync_module_cluster, TOPIC, [[1, 2], [2, DOWN]])
+    create_with_replicas(insync_module_cluster, DELETED, [[1, 2]] * 2)
     for topic in (TOPIC, DELETED):
         producer = IntegerProducer(insync_module_cluster, topic, partitions=2)
         for _ in range(20):  # batches
@@ -125,8 +125,8 @@ class Refuses:
 
     def __call__(self, complaint: str, *flags: str) -> None:
         before = standing(self._cluster)
-        given = ["reassign", "--bootstrap-server", self._cluster.bootstrap, *flags]
-        assert cli.main(given) == 1
+        arguments = ["reassign", "--bootstrap-server", self._cluster.bootstrap, *flags]
+        assert cli.main(arguments) == 1
         out, err = self._capsys.readouterr()
         assert out == ""
         assert err.startswith("insync: ")
@@ -172,14 +172,14 @@ def test_warnings_and_proposed_throttles_of_a_plan(
     path.write_text(GOOD)
 
     def run(command: str, *flags: str) -> str:
-        given = [command, "--bootstrap-server", cluster.bootstrap, *flags]
-        assert cli.main(given) == 0
+        arguments = [command, "--bootstrap-server", cluster.bootstrap, *flags]
+        assert cli.main(arguments) == 0
         return capsys.readouterr().out
 
     def planned(*more: str) -> str:
-        asked = ["--throttle", "1MB", "--finish-in", "10s", "--network", "1Gbit"]
-        asked += ["--max-impact", "30%", "--measure-for", "1s"]
-        return run("reassign", "--plan", str(path), *asked, *more)
+        flags = ["--throttle", "1MB", "--finish-in", "10s", "--network", "1Gbit"]
+        flags += ["--max-impact", "30%", "--measure-for", "1s"]
+        return run("reassign", "--plan", str(path), *flags, *more)
 
     unusual = {
         2: "leader.replication.throttled.rate=5000000",
@@ -252,4 +252,4 @@ def test_a_second_tool_is_refused_and_a_topic_may_be_deleted_meanwhile(
             f"Partition deleted-{number} does not exist any more; take it out of the plan." in out
         )
     eventually(lambda: not throttles(cluster, TOPIC), within_s=10, what="no throttle is left")
-    assert told(cluster, "--list") == []
+    assert reassign_json(cluster, "--list") == []

@@ -11,7 +11,7 @@ import pytest
 
 from insync.testing.cluster import Cluster
 from support.cluster.clients import IntegerProducer, eventually, partitions_of
-from support.cluster.reassign_command import command, place, throttles, write_plan
+from support.cluster.reassign_command import command, create_with_replicas, throttles, write_plan
 from support.cluster.terminal import Terminal
 
 pytestmark = [
@@ -57,7 +57,7 @@ class Bars(Terminal):
 @contextmanager
 def moving(cluster: Cluster, topic: str, path: Path) -> Iterator[Bars]:
     """Partitions of 1 and 2 go to 3 and 4, half of them to each; nobody says --watch."""
-    place(cluster, topic, [[1, 2]] * len(TARGETS))
+    create_with_replicas(cluster, topic, [[1, 2]] * len(TARGETS))
     producer = IntegerProducer(cluster, topic, partitions=len(TARGETS), digits=1_000)
     while producer.sent < FILLED_BYTES // 1_000:
         producer.send(80)
@@ -72,8 +72,8 @@ def moving(cluster: Cluster, topic: str, path: Path) -> Iterator[Bars]:
 
 
 def is_moved(cluster: Cluster, topic: str) -> bool:
-    found = partitions_of(cluster, topic)
-    return [found[number].replicas for number in sorted(found)] == TARGETS
+    partitions = partitions_of(cluster, topic)
+    return [partitions[number].replicas for number in sorted(partitions)] == TARGETS
 
 
 def test_bars_are_drawn_until_the_end(cluster: Cluster, tmp_path: Path) -> None:
@@ -82,15 +82,15 @@ def test_bars_are_drawn_until_the_end(cluster: Cluster, tmp_path: Path) -> None:
     assert is_moved(cluster, "watched")
     header = ["broker", "done", "left", "rate", "limit", "inbound", "ends", "in"]
     assert any(line.split() == header for line in terminal.text.splitlines())
-    for who in (*DESTINATIONS, "total"):
-        assert terminal.is_halfway(who), terminal.text
-        rows = terminal.rows(who)
+    for destination in (*DESTINATIONS, "total"):
+        assert terminal.is_halfway(destination), terminal.text
+        rows = terminal.rows(destination)
         percents = [int(row["percent"]) for row in rows]
         assert percents == sorted(percents), "a bar only grows"
         assert any(row["rate"] for row in rows)
         assert (percents[-1], rows[-1]["left"], rows[-1]["ends_in"]) == (100, "0 B", "0 ms")
-    for who in DESTINATIONS:
-        limits = [row["limit"] for row in terminal.rows(who)]
+    for destination in DESTINATIONS:
+        limits = [row["limit"] for row in terminal.rows(destination)]
         assert LIMIT in limits
         assert set(limits) <= {LIMIT, None}, "none when it is over"
     for number in range(len(TARGETS)):

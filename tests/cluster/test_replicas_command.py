@@ -56,15 +56,18 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         producer.send(500)
         producer.flush()
 
-        def look() -> tuple[int, Any]:
+        def describe() -> tuple[int, Any]:
             return replicas(capsys, cluster.bootstrap, "--topic", "orders")
 
         def all_level() -> bool:
-            code, told = look()
-            return code == 0 and [row["why"] for row in told["followers"]] == ["level", "level"]
+            code, description = describe()
+            return code == 0 and [row["why"] for row in description["followers"]] == [
+                "level",
+                "level",
+            ]
 
         eventually(all_level, within_s=20, what="both followers are level")
-        assert look()[1]["exact"]
+        assert describe()[1]["exact"]
         leader = leader_of(cluster)
         stopped = next(broker for broker in cluster.brokers if broker != leader)
         cluster.pause(stopped)
@@ -73,7 +76,7 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         for number in range(500):
             hasty.produce("orders", str(number).encode(), partition=0)
         assert hasty.flush(10) == 0
-        code, told = look()
+        code, told = describe()
         assert code == 1, "one broker did not answer"
         assert not told["complete"]
         assert told["problems"] == [f"broker {stopped}: does not respond"]
@@ -90,7 +93,7 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
             within_s=20,
             what="it is out",
         )
-        row = next(row for row in look()[1]["followers"] if row["follower"] == stopped)
+        row = next(row for row in describe()[1]["followers"] if row["follower"] == stopped)
         assert not row["in_sync"]
         assert row["leaves_in_ms"] is None
         assert "lagging" in row["obstacles"]
@@ -106,12 +109,12 @@ def test_a_leader_that_does_not_respond(capsys: pytest.CaptureFixture[str]) -> N
         others = ",".join(
             f"{HOST}:{each.port}" for each in cluster.brokers.values() if each.broker != first
         )
-        code, told = replicas(capsys, others)
+        code, description = replicas(capsys, others)
         assert code == 1
-        unknown = [row for row in told["followers"] if row["problem"]]
+        unknown = [row for row in description["followers"] if row["problem"]]
         assert {row["leader"] for row in unknown} == {first}
         assert unknown[0]["why"] == f"broker {first} leads it and does not respond"
-        assert any(row["why"] == "level" for row in told["followers"])
+        assert any(row["why"] == "level" for row in description["followers"])
         assert cli.main(["replicas", "--bootstrap-server", others]) == 1
         shown = capsys.readouterr().out
         assert f"NOT COMPLETE: broker {first}: does not respond" in shown
@@ -125,15 +128,15 @@ def test_a_cluster_with_one_broker_left(capsys: pytest.CaptureFixture[str]) -> N
         for broker in cluster.brokers:
             if broker != left:
                 cluster.kill(broker)
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
 
-        def is_told() -> bool:
-            code, told = replicas(capsys, cluster.bootstrap)
-            found[code] = told
-            return code == 0 and {row["leader"] for row in told["followers"]} == {left}
+        def is_described() -> bool:
+            code, description = replicas(capsys, cluster.bootstrap)
+            results[code] = description
+            return code == 0 and {row["leader"] for row in description["followers"]} == {left}
 
-        eventually(is_told, within_s=20, what="the one that is left leads")
-        rows = found[0]["followers"]
+        eventually(is_described, within_s=20, what="the one that is left leads")
+        rows = results[0]["followers"]
         assert len(rows) == 6
         assert not any(row["in_sync"] for row in rows)
         cluster.pause(left)
@@ -214,9 +217,12 @@ def create_topic_of_one(cluster: Cluster) -> None:
 
 
 def test_an_unreachable_cluster_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    (nobody,) = free_ports(1)
-    code, complaint = replicas(capsys, f"{HOST}:{nobody}")
-    assert (code, complaint) == (1, f"insync: cannot reach {HOST}:{nobody}: Connection refused\n")
+    (free_port,) = free_ports(1)
+    code, complaint = replicas(capsys, f"{HOST}:{free_port}")
+    assert (code, complaint) == (
+        1,
+        f"insync: cannot reach {HOST}:{free_port}: Connection refused\n",
+    )
     with no_broker() as port:
         code, complaint = replicas(capsys, f"{HOST}:{port}")
         assert code == 1
@@ -273,5 +279,5 @@ def test_bytes_that_are_no_request_end_their_own_connection_only(
     with socket.create_connection((HOST, cluster.brokers[1].port), timeout=10) as talk:
         talk.sendall(len(frame).to_bytes(4, "big") + frame)
         assert talk.recv(100) == b""
-    code, told = replicas(capsys, cluster.bootstrap)
-    assert (code, told["exact"]) == (0, True)
+    code, description = replicas(capsys, cluster.bootstrap)
+    assert (code, description["exact"]) == (0, True)

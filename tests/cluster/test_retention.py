@@ -41,9 +41,9 @@ def size_bytes(folder: Path) -> int:
 
 def offset(cluster: Cluster, broker: int, timestamp: int) -> int:
     with Talk(cluster.brokers[broker].port) as talk:
-        code, found = talk.offset("orders", timestamp)
+        code, offset = talk.offset("orders", timestamp)
     assert code is ErrorCode.none
-    return found
+    return offset
 
 
 def earliest(cluster: Cluster) -> int:
@@ -76,10 +76,10 @@ def test_retention_by_size() -> None:
         )
         assert producer.errors == []
         before = earliest(cluster)
-        found = read_to_end(cluster, "orders", [0])[0]
-        start = found[0][0]
+        records = read_to_end(cluster, "orders", [0])[0]
+        start = records[0][0]
         assert 0 < before <= start <= earliest(cluster)
-        assert found == [(each, each) for each in range(start, 20_000)]
+        assert records == [(each, each) for each in range(start, 20_000)]
         assert check_replicas_agree(cluster, "orders", 1) > KEPT_BYTES / 2
 
 
@@ -99,8 +99,8 @@ def test_retention_by_time() -> None:
         assert [size_bytes(folder) for folder in folders(cluster)] == [0, 0, 0]
         producer.send(10)
         producer.flush()
-        found = read_to_end(cluster, "orders", [0])[0]
-        assert found == [(each, each) for each in range(3_000, 3_010)]
+        records = read_to_end(cluster, "orders", [0])[0]
+        assert records == [(each, each) for each in range(3_000, 3_010)]
         for broker in cluster.brokers:  # and the start is still known when all have died
             cluster.kill(broker)
         cluster.start()

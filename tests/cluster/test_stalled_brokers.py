@@ -25,8 +25,8 @@ from support.cluster.clients import (
     partitions_of,
     stored,
 )
-from support.cluster.isr_log import caught_up_at_s, joined, left, log_of, stalled_ms
-from support.cluster.reassign_command import controller, place
+from support.cluster.isr_log import caught_up_at_s, evictions_of, joined, log_of, stalled_ms
+from support.cluster.reassign_command import controller, create_with_replicas
 from support.wire.kio_client import KioClient
 from support.wire.kio_requests import batch, create, produce
 
@@ -79,7 +79,7 @@ def start(cluster: Cluster, replicas: Sequence[int] | None = None) -> tuple[int,
     if replicas is None:
         create_topic(cluster, "orders", partitions=1)
     else:
-        place(cluster, "orders", [replicas])
+        create_with_replicas(cluster, "orders", [replicas])
     await_in_sync(cluster, "orders")
     producer = IntegerProducer(cluster, "orders", partitions=1)
     producer.send(50)
@@ -87,7 +87,7 @@ def start(cluster: Cluster, replicas: Sequence[int] | None = None) -> tuple[int,
     return leader_of(cluster), producer
 
 
-def stand_still(cluster: Cluster, broker: int, *, for_s: float) -> None:
+def pause_and_resume(cluster: Cluster, broker: int, *, for_s: float) -> None:
     cluster.pause(broker)
     try:
         time.sleep(for_s)
@@ -100,14 +100,14 @@ def test_no_follower_leaves_the_isr_because_its_leader_was_paused(insync_cluster
     cluster = insync_cluster
     leader, producer = start(cluster)
     with Writing(producer):
-        stand_still(cluster, leader, for_s=1.5 * LAG_MS / 1_000)
+        pause_and_resume(cluster, leader, for_s=1.5 * LAG_MS / 1_000)
         eventually(
             lambda: partitions_of(cluster, "orders")[0].leader not in (leader, -1),
             within_s=5,
             what="another leads",
         )
         time.sleep(1.5 * LAG_MS / 1_000)  # who was to leave would have left
-    assert left(cluster) == []
+    assert evictions_of(cluster) == []
     assert len(isr_of(cluster)) == 3
     assert f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
     producer.flush()
@@ -124,12 +124,12 @@ def test_a_follower_that_stopped_in_a_leader_stall_leaves_in_bounded_time(
         cluster.pause(stopped)
         stopped_s = time.monotonic()
         stall_s = 0.6 * LAG_MS / 1_000
-        stand_still(cluster, leader, for_s=stall_s)
+        pause_and_resume(cluster, leader, for_s=stall_s)
         eventually(lambda: stopped not in isr_of(cluster), within_s=20, what="it is out")
         took_s = time.monotonic() - stopped_s - stall_s
         assert took_s <= (2 * LAG_MS + WAIT_MS) / 1_000 + 0.5
         cluster.resume(stopped)
-    assert {each.broker for each in left(cluster)} == {stopped}
+    assert {each.broker for each in evictions_of(cluster)} == {stopped}
     producer.flush()
     check_nothing_lost(cluster, producer)
 
@@ -146,21 +146,21 @@ def test_a_follower_that_stopped_in_a_stall_longer_than_the_lag_limit_leaves_in_
 ) -> None:
     """Such a leader resigns: it is the next one who puts the dead out, by a clock that ran."""
     cluster = insync_cluster
-    leader, stopped, heir = roles(cluster)
-    _, producer = start(cluster, [leader, heir, stopped])
+    leader, stopped, successor = roles(cluster)
+    _, producer = start(cluster, [leader, successor, stopped])
     with Writing(producer):
         cluster.pause(stopped)
-        stand_still(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
+        pause_and_resume(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
         began_s = time.monotonic()
         eventually(lambda: stopped not in isr_of(cluster), within_s=20, what="it is out")
         took_s = time.monotonic() - began_s
         assert took_s <= (2 * LAG_MS + WAIT_MS) / 1_000 + 0.5
-        assert isr_of(cluster) == {leader, heir}, "nobody who lives is out"
-        assert leader_of(cluster) == heir
+        assert isr_of(cluster) == {leader, successor}, "nobody who lives is out"
+        assert leader_of(cluster) == successor
         cluster.resume(stopped)
     assert f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
-    assert {each.broker for each in left(cluster, heir)} == {stopped}
-    assert left(cluster, leader) == [], "it had no right to judge"
+    assert {each.broker for each in evictions_of(cluster, successor)} == {stopped}
+    assert evictions_of(cluster, leader) == [], "it had no right to judge"
     producer.flush()
     check_nothing_lost(cluster, producer)
 
@@ -176,14 +176,14 @@ def test_a_dead_successor_leaves_the_isr_when_its_session_ends(
     with Writing(producer):
         cluster.pause(stopped)
         stopped_s = time.monotonic()
-        stand_still(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
+        pause_and_resume(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
         eventually(lambda: stopped not in isr_of(cluster), within_s=30, what="it is out")
         assert time.monotonic() - stopped_s <= SESSION_MS / 1_000 + 2.0
         assert isr_of(cluster) == {leader, other}, "nobody who lives is out"
         assert leader_of(cluster) == other, "who resigned is asked last"
         cluster.resume(stopped)
     assert f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
-    assert left(cluster) == [], "no leader's decision"
+    assert evictions_of(cluster) == [], "no leader's decision"
     producer.flush()
     check_nothing_lost(cluster, producer)
 
@@ -199,7 +199,7 @@ def test_eviction_is_on_the_deadline_under_load(insync_cluster: Cluster) -> None
     with Writing(producer):
         for number in range(stops):
             stop_and_go_on(cluster, leader, followers[number % 2])
-    late_ms = [each.late_ms for each in left(cluster, leader)]
+    late_ms = [each.late_ms for each in evictions_of(cluster, leader)]
     assert len(late_ms) == stops
     assert statistics.median(late_ms) <= 50
     assert max(late_ms) <= 0.05 * limit_ms + sum(stalled_ms(cluster, leader))
@@ -209,10 +209,15 @@ def test_eviction_is_on_the_deadline_under_load(insync_cluster: Cluster) -> None
 
 def stop_and_go_on(cluster: Cluster, leader: int, follower: int) -> None:
     """By the leader's own word: who was stopped itself knows only what was."""
-    times_left, times_joined = len(left(cluster, leader)), len(joined(cluster, follower, leader))
+    times_left, times_joined = (
+        len(evictions_of(cluster, leader)),
+        len(joined(cluster, follower, leader)),
+    )
     cluster.pause(follower)
     try:
-        eventually(lambda: len(left(cluster, leader)) > times_left, within_s=20, what="it is out")
+        eventually(
+            lambda: len(evictions_of(cluster, leader)) > times_left, within_s=20, what="it is out"
+        )
     finally:
         cluster.resume(follower)
     eventually(
@@ -229,17 +234,17 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing(
 ) -> None:
     """What waited in its socket is refused, however it was to be acknowledged."""
     cluster = insync_cluster
-    with KioClient(cluster.brokers[1].port) as anybody:
-        made = create(anybody, 7, name="orders", num_partitions=1, replication_factor=3)
+    with KioClient(cluster.brokers[1].port) as client:
+        made = create(client, 7, name="orders", num_partitions=1, replication_factor=3)
     await_in_sync(cluster, "orders")
     leader = leader_of(cluster)
     topic = ("orders", made.topic_id)
     with KioClient(cluster.brokers[leader].port) as client:
         assert produce(client, 9, topic, batch(1)).error_code is ErrorCode.none
         cluster.pause(leader)
-        told: list[ErrorCode] = []
+        results: list[ErrorCode] = []
         asking = Thread(
-            target=lambda: told.append(produce(client, 9, topic, batch(2), acks=acks).error_code)
+            target=lambda: results.append(produce(client, 9, topic, batch(2), acks=acks).error_code)
         )
         asking.start()
         try:
@@ -251,7 +256,7 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing(
         finally:
             cluster.resume(leader)
         asking.join(20)
-    assert told == [ErrorCode.not_leader_or_follower]
+    assert results == [ErrorCode.not_leader_or_follower]
     await_in_sync(cluster, "orders")
 
 
@@ -268,7 +273,7 @@ def test_a_leader_that_stalls_most_of_the_time_resigns(insync_cluster: Cluster) 
     leader, producer = start(cluster)
 
     def resigned() -> bool:
-        stand_still(cluster, leader, for_s=0.5)
+        pause_and_resume(cluster, leader, for_s=0.5)
         time.sleep(0.1)
         return f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
 
@@ -279,7 +284,7 @@ def test_a_leader_that_stalls_most_of_the_time_resigns(insync_cluster: Cluster) 
         within_s=5,
         what="another leads",
     )
-    assert left(cluster) == []
+    assert evictions_of(cluster) == []
     producer.flush()
     check_nothing_lost(cluster, producer)
 
@@ -297,7 +302,7 @@ def test_a_broker_killed_and_restarted_at_once_rejoins_within_a_second(
     with Writing(producer):
         took_s = [kill_and_restart(cluster, leader, back) for _ in range(RESTARTS)]
     assert statistics.median(took_s) <= 1.0, took_s
-    assert left(cluster) == []
+    assert evictions_of(cluster) == []
     producer.flush()
     check_nothing_lost(cluster, producer)
 
@@ -311,7 +316,7 @@ def kept_waiting_s(pid: int) -> float:
 def kill_and_restart(cluster: Cluster, leader: int, back: int) -> float:
     """Returns the seconds of its own from the start of its process until it is in sync."""
     log = cluster.brokers[back].log
-    said_before, steps_before = len(log.read_text()), len(steps(cluster, back))
+    length_before, steps_before = len(log.read_text()), len(steps(cluster, back))
     times_joined = len(caught_up_at_s(cluster, back, leader))
     cluster.kill(back)
     began_s, began_at_s = time.monotonic(), time.time()
@@ -325,12 +330,12 @@ def kill_and_restart(cluster: Cluster, leader: int, back: int) -> float:
     took_s = time.monotonic() - began_s - kept_waiting_s(cluster.brokers[back].pid)
     # A controller that learns of its death and its return at once takes it out for each.
     eventually(lambda: is_at_rest(cluster, back), within_s=10, what="nothing more comes of it")
-    said = log.read_text()[said_before:]
-    assert f"broker {back} serves as incarnation {incarnations(cluster)[back]}\n" in said
-    assert not re.search("refused|cannot register|did not accept", said), said
+    log_lines = log.read_text()[length_before:]
+    assert f"broker {back} serves as incarnation {incarnations(cluster)[back]}\n" in log_lines
+    assert not re.search("refused|cannot register|did not accept", log_lines), log_lines
     caught_up_s = caught_up_at_s(cluster, back, leader)[times_joined:]
     assert min(caught_up_s) >= began_at_s, "by what it fetched in this life, not in the last"
-    check_joined_anew(back, steps(cluster, back)[steps_before:])
+    check_rejoined(back, steps(cluster, back)[steps_before:])
     return took_s
 
 
@@ -345,7 +350,7 @@ def steps(cluster: Cluster, broker: int) -> list[Stored]:
     return stored(cluster, f"/brokers/ids/{broker}", f"/brokers/seen/{broker}", STATE)
 
 
-def check_joined_anew(back: int, since_its_death: list[Stored]) -> None:
+def check_rejoined(back: int, since_its_death: list[Stored]) -> None:
     """By every step the store took: out with its former life, in only as the one it lives now."""
     (registered,) = (
         each.revision

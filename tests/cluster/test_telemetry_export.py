@@ -139,11 +139,11 @@ def _every_fault(cluster: Cluster, folder: Path) -> AfterFaults:
     cluster.heal()
     write(producer, 1.5)
 
-    def is_told(tables: Tables) -> bool:
+    def is_recorded(tables: Tables) -> bool:
         now_led_by = {number: changes[-1] for number, changes in _elected(tables, led_by).items()}
         return _ends_whole(tables) and _stood_still(tables, 1) and now_led_by == _leaders(producer)
 
-    tables = _exported_when(cluster, folder, is_told)
+    tables = _exported_when(cluster, folder, is_recorded)
     latest = max(folder.iterdir(), key=lambda out: int(out.name))
     return AfterFaults(folder=latest, tables=tables, led_by=led_by, stood_still=stood_still)
 
@@ -187,26 +187,26 @@ def test_spark_agrees_with_the_rules_on_every_fault(
     assert sorted(lags, key=lag_oracle.in_order) == each_ms
 
 
-def _exported_when(cluster: Cluster, folder: Path, is_told: Callable[[Tables], bool]) -> Tables:
+def _exported_when(cluster: Cluster, folder: Path, is_recorded: Callable[[Tables], bool]) -> Tables:
     deadline_s = time.monotonic() + WITHIN_S
     while True:
         out = folder / str(time.monotonic_ns())
         export(cluster, out)
         tables = read(out)
-        if is_told(tables):
+        if is_recorded(tables):
             return tables
         assert time.monotonic() < deadline_s, tables["isr"]
         time.sleep(0.5)
 
 
 def _leaders(producer: Producer) -> dict[int, int]:
-    found = producer.list_topics("orders", timeout=10).topics["orders"].partitions
-    return {number: partition.leader for number, partition in found.items()}
+    partitions = producer.list_topics("orders", timeout=10).topics["orders"].partitions
+    return {number: partition.leader for number, partition in partitions.items()}
 
 
 def _elected(tables: Tables, led_by: dict[int, int]) -> dict[int, list[int]]:
     """Who led each partition, one after the other: every epoch, none twice and none missing."""
-    found = {}
+    led = {}
     for number, first in led_by.items():
         rows = sorted(
             (row for row in tables["elections"] if row["partition"] == number),
@@ -214,9 +214,9 @@ def _elected(tables: Tables, led_by: dict[int, int]) -> dict[int, list[int]]:
         )
         assert {row["topic"] for row in rows} <= {"orders"}
         assert [row["leader_epoch"] for row in rows] == list(range(1, len(rows) + 1))
-        found[number] = [first, *(row["leader_after"] for row in rows)]
-        assert [row["leader_before"] for row in rows] == found[number][:-1]
-    return found
+        led[number] = [first, *(row["leader_after"] for row in rows)]
+        assert [row["leader_before"] for row in rows] == led[number][:-1]
+    return led
 
 
 def _ends_whole(tables: Tables) -> bool:

@@ -35,13 +35,13 @@ def topics_of(capsys: pytest.CaptureFixture[str], cluster: Cluster) -> Topics:
 
 
 def partitions(topics: Topics, name: str) -> list[Any]:
-    found: list[Any] = topics("--describe", "--topic", name)[0]["partitions"]
-    return found
+    partitions_described: list[Any] = topics("--describe", "--topic", name)[0]["partitions"]
+    return partitions_described
 
 
 def leader(topics: Topics, name: str) -> int | None:
-    found: int | None = partitions(topics, name)[0]["leader"]
-    return found
+    broker: int | None = partitions(topics, name)[0]["leader"]
+    return broker
 
 
 def files_of(cluster: Cluster, broker: int, topic: str) -> list[str]:
@@ -107,8 +107,8 @@ def test_a_deleted_topic_is_gone_everywhere_and_one_of_the_same_name_is_new(
         (latter,) = topics("--describe", "--topic", "again")
         assert latter["topic_id"] != former["topic_id"]
         producer = fill(cluster, "again", 7)
-        found = read_all(cluster, "again", [0])
-        assert found == {0: [0, 1, 2, 3, 4, 5, 6]} == producer.acknowledged
+        records = read_all(cluster, "again", [0])
+        assert records == {0: [0, 1, 2, 3, 4, 5, 6]} == producer.acknowledged
 
 
 def test_a_broker_that_missed_the_deletion_never_serves_the_deleted_records(
@@ -169,8 +169,8 @@ def test_a_topic_recreated_while_a_broker_was_down_is_not_mixed_with_its_old_fil
             "--alter", "--topic", "again", "--partitions", "2", "--replica-assignment", "1:2,3:1"
         )
         fill(cluster, "again", 10, partitions=2)
-        found = read_all(cluster, "again", [0, 1])
-        assert found == {0: [0, 1, 2, 3, 4, 0, 2, 4, 6, 8], 1: [1, 3, 5, 7, 9]}
+        records = read_all(cluster, "again", [0, 1])
+        assert records == {0: [0, 1, 2, 3, 4, 0, 2, 4, 6, 8], 1: [1, 3, 5, 7, 9]}
 
 
 class AdminClientOf:
@@ -268,8 +268,8 @@ def test_an_out_of_sync_replica_leads_only_if_unclean_election_is_enabled(
         assert len(topics("--describe", "--unavailable-partitions")) == 1
         cluster.restart(1)
         eventually(lambda: leader(topics, "two") == 1, within_s=20, what="1 leads again")
-        found = read_all(cluster, "two", [0])
-        assert found == {0: [*range(100), *producer.acknowledged[0]]}
+        records = read_all(cluster, "two", [0])
+        assert records == {0: [*range(100), *producer.acknowledged[0]]}
 
 
 def _known_to(port: int) -> set[int]:

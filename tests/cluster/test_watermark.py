@@ -54,26 +54,29 @@ class HeldBack:
     cluster: Cluster
     topic: tuple[str, UUID]
     leader: int
-    heir: int
+    new_leader: int
     stopped: int
     clients: dict[int, KioClient]
 
     def depose_leader(self) -> KioClient:
         """Kill it; the heir leads in epoch 1, and does not know how far the stopped one is."""
         self.cluster.kill(self.leader)
-        heir = self.clients[self.heir]
+        new_leader = self.clients[self.new_leader]
         values = {"topics": [{"name": NAME}]}
         eventually(
-            lambda: heir.ask(METADATA, 9, values).topics[0].partitions[0].leader_id == self.heir,
+            lambda: (
+                new_leader.ask(METADATA, 9, values).topics[0].partitions[0].leader_id
+                == self.new_leader
+            ),
             within_s=20,
             what="the heir leads",
         )
         eventually(
-            lambda: list_offset(heir, 4, NAME, EARLIEST, leader_epoch=1)[0] is ErrorCode.none,
+            lambda: list_offset(new_leader, 4, NAME, EARLIEST, leader_epoch=1)[0] is ErrorCode.none,
             within_s=20,
             what="the heir knows that it leads",
         )
-        return heir
+        return new_leader
 
 
 @pytest.fixture
@@ -84,9 +87,9 @@ def held_back(cluster: Cluster) -> Iterator[HeldBack]:
             for broker, each in cluster.brokers.items()
         }
         # Whoever elects must neither be killed nor stopped.
-        heir: int = clients[1].ask(DESCRIBE_CLUSTER, 0, {}).controller_id
-        leader, stopped = (broker for broker in cluster.brokers if broker != heir)
-        placed = [{"partition_index": 0, "broker_ids": (leader, heir, stopped)}]
+        new_leader: int = clients[1].ask(DESCRIBE_CLUSTER, 0, {}).controller_id
+        leader, stopped = (broker for broker in cluster.brokers if broker != new_leader)
+        placed = [{"partition_index": 0, "broker_ids": (leader, new_leader, stopped)}]
         made = create(
             clients[leader],
             7,
@@ -109,11 +112,11 @@ def held_back(cluster: Cluster) -> Iterator[HeldBack]:
         answer = produce(client, 9, topic, batch(*[UNSEEN_MS] * UNSEEN), acks=1)
         assert (answer.error_code, answer.base_offset) == (ErrorCode.none, SEEN)
         eventually(
-            lambda: own_end(clients[heir]) == END,
+            lambda: own_end(clients[new_leader]) == END,
             within_s=20,
             what="the heir has every record",
         )
-        yield HeldBack(cluster, topic, leader, heir, stopped, clients)
+        yield HeldBack(cluster, topic, leader, new_leader, stopped, clients)
 
 
 def own_end(client: KioClient) -> int:
@@ -151,45 +154,47 @@ def test_a_new_leader_does_not_answer_latest_before_its_high_watermark_is_known(
     held_back: HeldBack,
 ) -> None:
     """KIP-207: an earlier leader may have shown more than this one's watermark."""
-    heir = held_back.depose_leader()
+    new_leader = held_back.depose_leader()
     for version in range(1, 12):
         not_yet = ErrorCode.offset_not_available if version >= 5 else ErrorCode.leader_not_available
-        asked = [LATEST, SEEN_MS] + ([MAX_TIMESTAMP] if version >= 7 else [])
-        for timestamp in asked:
-            found = list_offset(heir, version, NAME, timestamp)
-            assert found == (not_yet, *NO_OFFSET), (version, timestamp)
-        assert list_offset(heir, version, NAME, EARLIEST, leader_epoch=1)[1] == 0
-    part = fetch(heir, 12, held_back.topic, SEEN, wait_ms=20)
+        timestamps = [LATEST, SEEN_MS] + ([MAX_TIMESTAMP] if version >= 7 else [])
+        for timestamp in timestamps:
+            result = list_offset(new_leader, version, NAME, timestamp)
+            assert result == (not_yet, *NO_OFFSET), (version, timestamp)
+        assert list_offset(new_leader, version, NAME, EARLIEST, leader_epoch=1)[1] == 0
+    part = fetch(new_leader, 12, held_back.topic, SEEN, wait_ms=20)
     assert part.error_code is ErrorCode.none
     assert not part.records
 
     held_back.cluster.resume(held_back.stopped)
     eventually(
-        lambda: list_offset(heir, 11, NAME, LATEST, leader_epoch=1) == (ErrorCode.none, END, -1),
+        lambda: (
+            list_offset(new_leader, 11, NAME, LATEST, leader_epoch=1) == (ErrorCode.none, END, -1)
+        ),
         within_s=20,
         what="the stopped follower has caught up, and the new leader knows",
     )
-    assert len(records_of(fetch(heir, 12, held_back.topic, 0).records)) == END
+    assert len(records_of(fetch(new_leader, 12, held_back.topic, 0).records)) == END
 
 
 def test_a_client_with_another_leader_epoch_gets_an_error(held_back: HeldBack) -> None:
-    heir = held_back.depose_leader()
+    new_leader = held_back.depose_leader()
     for epoch, expected in (
         (0, ErrorCode.fenced_leader_epoch),
         (1, ErrorCode.none),
         (2, ErrorCode.unknown_leader_epoch),
     ):
-        assert fetch(heir, 12, held_back.topic, 0, epoch=epoch).error_code is expected
-        found, *_ = list_offset(heir, 7, NAME, EARLIEST, epoch=epoch, leader_epoch=1)
-        assert found is expected
-        found, *_ = epoch_end(heir, 4, NAME, 0, current=epoch)
-        assert found is expected
-    assert epoch_end(heir, 4, NAME, 0, current=1) == (ErrorCode.none, 0, END)
-    assert epoch_end(heir, 4, NAME, 1, current=1) == (ErrorCode.none, 1, END)
+        assert fetch(new_leader, 12, held_back.topic, 0, epoch=epoch).error_code is expected
+        error, *_ = list_offset(new_leader, 7, NAME, EARLIEST, epoch=epoch, leader_epoch=1)
+        assert error is expected
+        error, *_ = epoch_end(new_leader, 4, NAME, 0, current=epoch)
+        assert error is expected
+    assert epoch_end(new_leader, 4, NAME, 0, current=1) == (ErrorCode.none, 0, END)
+    assert epoch_end(new_leader, 4, NAME, 1, current=1) == (ErrorCode.none, 1, END)
 
 
 def test_a_follower_answers_clients_with_not_leader(held_back: HeldBack) -> None:
-    client = held_back.clients[held_back.heir]
+    client = held_back.clients[held_back.new_leader]
     no_leader = ErrorCode.not_leader_or_follower
     assert fetch(client, 12, held_back.topic, 0).error_code is no_leader
     assert list_offset(client, 7, NAME, LATEST) == (no_leader, *NO_OFFSET)

@@ -74,37 +74,37 @@ class World:
         return [self.state(number).leader for number in range(count)]
 
 
-Story = Callable[[World], Awaitable[None]]
+Scenario = Callable[[World], Awaitable[None]]
 
 
-def play(loop: VirtualLoop, story: Story) -> None:
-    loop.run_until_complete(story(World(loop)))
+def play(loop: VirtualLoop, scenario: Scenario) -> None:
+    loop.run_until_complete(scenario(World(loop)))
 
 
 def test_preferred_leaders_are_elected_at_the_interval_and_not_before(loop: VirtualLoop) -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
         await asyncio.sleep(INTERVAL_S - 2)
         assert world.state() == ABROAD
         await asyncio.sleep(2)
         assert world.state() == ABROAD.led_by(BrokerId(2))
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 def test_no_preferred_election_when_disabled(loop: VirtualLoop) -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.begin({0: ABROAD}, None)
         await asyncio.sleep(10 * INTERVAL_S)
         assert world.state() == ABROAD
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 def test_preferred_election_can_be_enabled_sped_up_and_disabled_at_run_time(
     loop: VirtualLoop,
 ) -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         controller = await world.begin({0: ABROAD}, None)
         slow, fast = Rebalance(interval_s=INTERVAL_S), Rebalance(interval_s=10)
         controller.apply_settings(unclean_default=False, rebalance=slow)
@@ -117,11 +117,11 @@ def test_preferred_election_can_be_enabled_sped_up_and_disabled_at_run_time(
         await asyncio.sleep(11)
         assert world.state() == ABROAD.led_by(BrokerId(2))
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 def test_an_unclean_election_is_held_at_once_when_it_is_enabled(loop: VirtualLoop) -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         lost = partition(4, 2, isr=(4,), leader=None)
         controller = await world.begin({0: lost}, None)
         await asyncio.sleep(1)
@@ -130,7 +130,7 @@ def test_an_unclean_election_is_held_at_once_when_it_is_enabled(loop: VirtualLoo
         await asyncio.sleep(1)
         assert (world.state().leader, world.state().isr) == (2, (2,))
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 @pytest.mark.parametrize(("abroad", "returned"), [(1, False), (2, True), (20, True)])
@@ -141,7 +141,7 @@ def test_no_preferred_election_until_the_imbalance_exceeds_the_percentage(
 ) -> None:
     """Five percent of twenty may be led by others: one, of those of this broker alone."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         states = {number: ABROAD if number < abroad else AT_HOME for number in range(20)}
         states |= {number: partition(3, 1, leader=3) for number in range(20, 40)}
         await world.begin(states, Rebalance(interval_s=INTERVAL_S, percentage_max=5))
@@ -149,7 +149,7 @@ def test_no_preferred_election_until_the_imbalance_exceeds_the_percentage(
         kept = abroad if not returned else 0
         assert world.leaders(20) == [1] * kept + [2] * (20 - kept)
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_cooling_broker_is_not_elected_for_the_partition_it_resigned() -> None
 def test_an_election_does_not_overwrite_a_concurrent_change(loop: VirtualLoop) -> None:
     """The store takes a while; meanwhile the ISR shrinks, and the preferred one is out of it."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
         path = paths.partition_state("t", 0)
         shrunk = partition(2, 1, isr=(1,), leader=1)
@@ -195,13 +195,13 @@ def test_an_election_does_not_overwrite_a_concurrent_change(loop: VirtualLoop) -
         await asyncio.sleep(INTERVAL_S + 2)
         assert world.state() == shrunk
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 def test_a_deposed_controller_elects_no_leader(loop: VirtualLoop) -> None:
     """Its step is under way when another broker becomes the controller."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
 
         def delayed() -> int:
@@ -217,7 +217,7 @@ def test_a_deposed_controller_elects_no_leader(loop: VirtualLoop) -> None:
         await asyncio.sleep(10 * INTERVAL_S)
         assert world.state() == ABROAD
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 def test_a_new_incarnation_of_the_preferred_replica_is_not_elected_for_the_former_one(
@@ -225,7 +225,7 @@ def test_a_new_incarnation_of_the_preferred_replica_is_not_elected_for_the_forme
 ) -> None:
     """It dies and is back while the step is under way: it leads only after it has caught up."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
 
         def delayed() -> int:
@@ -241,13 +241,13 @@ def test_a_new_incarnation_of_the_preferred_replica_is_not_elected_for_the_forme
         assert world.state().isr == (1,)
         assert world.state().leader_epoch == ABROAD.leader_epoch
 
-    play(loop, story)
+    play(loop, scenario)
 
 
 def test_after_its_return_a_broker_leads_again(loop: VirtualLoop) -> None:
     """The whole cluster: its preferred partitions wait for the check, then go home."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         cluster = new_cluster(loop, 7)
         for number in cluster.brokers:
             await cluster.start(number)
@@ -262,4 +262,4 @@ def test_after_its_return_a_broker_leads_again(loop: VirtualLoop) -> None:
         assert await client.append([b"c"]) == 2
         assert client.leader_id == first
 
-    loop.run_until_complete(story())
+    loop.run_until_complete(scenario())

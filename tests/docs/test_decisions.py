@@ -18,13 +18,13 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 def sections() -> list[tuple[str, str]]:
     """Each decision as file and heading, and its text."""
-    found = []
+    sections_of_files = []
     for path in sorted(DECISIONS.glob("*.md")):
         _, *texts = re.split(r"(?m)^### ", path.read_text())
         for text in texts:
             heading, _, body = text.partition("\n")
-            found.append((f"{path.name}: {heading}", re.split(r"(?m)^## ", body)[0]))
-    return found
+            sections_of_files.append((f"{path.name}: {heading}", re.split(r"(?m)^## ", body)[0]))
+    return sections_of_files
 
 
 @cache

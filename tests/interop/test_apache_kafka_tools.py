@@ -43,9 +43,9 @@ def test_kafka_topics(cluster: Cluster) -> None:
     assert "PartitionCount: 2\tReplicationFactor: 3\tConfigs: min.insync.replicas=2," in first
     assert "retention.ms=3600000" in first
     topics("--alter", "--topic", "made", "--partitions", "5")
-    found = partitions_of(cluster, "made")
-    assert sorted(found) == [0, 1, 2, 3, 4]
-    assert all(sorted(each.replicas) == [1, 2, 3] for each in found.values())
+    partitions = partitions_of(cluster, "made")
+    assert sorted(partitions) == [0, 1, 2, 3, 4]
+    assert all(sorted(each.replicas) == [1, 2, 3] for each in partitions.values())
     topics("--delete", "--topic", "made")
     assert "made" not in topics("--list").splitlines()
 
@@ -76,8 +76,8 @@ def test_kafka_console_producer(cluster: Cluster, topic: str, codec: str) -> Non
         arguments += ["--reader-property", each]
     java("ConsoleProducer", *arguments, stdin="\n".join(lines) + "\n")
     assert stored_codecs(cluster, topic) == {codec}
-    found = confluent_reads(cluster.bootstrap, topic, len(lines))
-    assert [(each.headers, each.key, each.value) for each in found] == [
+    records = confluent_reads(cluster.bootstrap, topic, len(lines))
+    assert [(each.headers, each.key, each.value) for each in records] == [
         (
             (("from", b"java"), ("n", b"%d" % number)),
             b"key %d" % number,
@@ -85,7 +85,7 @@ def test_kafka_console_producer(cluster: Cluster, topic: str, codec: str) -> Non
         )
         for number in range(200)
     ]
-    check_times(cluster, topic, found)
+    check_times(cluster, topic, records)
 
 
 @pytest.mark.parametrize(
@@ -120,51 +120,51 @@ def test_kafka_get_offsets(cluster: Cluster, topic: str) -> None:
         str(NOON_MS + 1_500): "1",
     }
     for time, offset in expected.items():
-        said = java(
+        output = java(
             "GetOffsetShell",
             *("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--time", time),
         )
-        assert said == f"{topic}:0:{offset}\n", time
+        assert output == f"{topic}:0:{offset}\n", time
     for time in (str(NOON_MS + 3_001), "latest-tiered"):
-        said = java(
+        output = java(
             "GetOffsetShell",
             *("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--time", time),
         )
-        assert said in ("", f"{topic}:0:-1\n"), "no such record"
+        assert output in ("", f"{topic}:0:-1\n"), "no such record"
 
 
 @pytest.mark.parametrize("acks", ACKS)
 def test_kafka_producer_perf_test(cluster: Cluster, topic: str, acks: str) -> None:
-    said = java(
+    output = java(
         "ProducerPerformance",
         *("--topic", topic, "--num-records", "5000", "--record-size", "1000"),
         *("--throughput", "-1", "--command-property", f"bootstrap.servers={cluster.bootstrap}"),
         *(f"acks={acks}", "batch.size=200000"),
     )
-    assert "5000 records sent" in said
+    assert "5000 records sent" in output
     assert len(confluent_reads(cluster.bootstrap, topic, 5_000)) == 5_000
 
 
 def test_kafka_verifiable_producer(cluster: Cluster, topic: str) -> None:
-    said = java(
+    output = java(
         "VerifiableProducer",
         *("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--max-messages", "500"),
     )
-    told = [json.loads(line) for line in said.splitlines()]
-    acknowledged = [each for each in told if each["name"] == "producer_send_success"]
+    events = [json.loads(line) for line in output.splitlines()]
+    acknowledged = [each for each in events if each["name"] == "producer_send_success"]
     assert [each["offset"] for each in acknowledged] == list(range(500))
     values = [each.value for each in confluent_reads(cluster.bootstrap, topic, 500)]
     assert values == [each["value"].encode() for each in acknowledged]
 
 
 def test_kafka_cluster_and_api_versions(cluster: Cluster) -> None:
-    said = java("ClusterTool", "cluster-id", "--bootstrap-server", cluster.bootstrap)
-    assert said.startswith("Cluster ID: ")
-    said = java("BrokerApiVersionsCommand", "--bootstrap-server", cluster.bootstrap)
+    output = java("ClusterTool", "cluster-id", "--bootstrap-server", cluster.bootstrap)
+    assert output.startswith("Cluster ID: ")
+    output = java("BrokerApiVersionsCommand", "--bootstrap-server", cluster.bootstrap)
     for each in cluster.brokers.values():
-        assert f"127.0.0.1:{each.port} (id: {each.broker} rack: null" in said
+        assert f"127.0.0.1:{each.port} (id: {each.broker} rack: null" in output
     for usable in ("Produce(0): 0 to 13 [usable: 13]", "Fetch(1): 4 to 18 [usable: 18]"):
-        assert said.count(usable) == 3
+        assert output.count(usable) == 3
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -181,10 +181,10 @@ def test_kafka_dump_log_reads_our_files(cluster: Cluster, topic: str, codec: str
         for broker in cluster.brokers.values()
         for segment in (broker.log_dir / f"{topic}-0").glob("*.log")
     ]
-    said = java(
+    output = java(
         "DumpLogSegments", "--print-data-log", "--files", ",".join(str(each) for each in segments)
     )
-    before, *dumps = said.split("Log starting offset: 0\n")
+    before, *dumps = output.split("Log starting offset: 0\n")
     assert before.startswith("Dumping ")
     dump, *others = (each.partition("Dumping ")[0] for each in dumps)
     assert others == [dump, dump]

@@ -71,19 +71,21 @@ def verifiable_producer(cluster: Cluster, topic: str, stop: Event, acknowledged:
     """Apache Kafka's; it retries nothing unless told to."""
     config = cluster.folder / "producer.properties"
     config.write_text("retries=2147483647\nenable.idempotence=true\n")
-    said = cluster.folder / "producer.out"
+    output = cluster.folder / "producer.out"
     command = java_tool(
         TOOLS + "VerifiableProducer",
         *("--bootstrap-server", cluster.bootstrap, "--topic", topic),
         *("--throughput", "200", "--command-config", str(config)),
     )
-    with said.open("wb") as out, started(command, out.fileno()) as process:
+    with output.open("wb") as out, started(command, out.fileno()) as process:
         stop.wait(120)
         process.terminate()  # it flushes, tells and ends
         process.wait(60)
-    told = [json.loads(line) for line in said.read_text().splitlines()]
-    assert [each for each in told if each["name"] == "producer_send_error"] == []
-    acknowledged += [int(each["value"]) for each in told if each["name"] == "producer_send_success"]
+    events = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [each for each in events if each["name"] == "producer_send_error"] == []
+    acknowledged += [
+        int(each["value"]) for each in events if each["name"] == "producer_send_success"
+    ]
 
 
 @contextmanager

@@ -62,12 +62,20 @@ def test_a_table_is_written_as_delta_and_not_over_another(tmp_path: Path) -> Non
     source = str(write(tmp_path / "exported", record()))
     settings = delta_settings().items()
     conf = [flag for key, value in settings for flag in ("--conf", f"{key}={value}")]
-    asked = ["episodes", "--source", source, "--out", str(tmp_path / "out"), "--format", "delta"]
-    done = pipeline(*asked, "--json", *conf)
+    arguments = [
+        "episodes",
+        "--source",
+        source,
+        "--out",
+        str(tmp_path / "out"),
+        "--format",
+        "delta",
+    ]
+    done = pipeline(*arguments, "--json", *conf)
     assert done.returncode == 0, done.stderr
     rows = delta_rows(tmp_path / "out" / "episodes")
     assert [(row["topic"], row["follower"]) for row in rows] == [("orders", 3)]
-    again = pipeline(*asked, *conf)
+    again = pipeline(*arguments, *conf)
     assert again.returncode == 1
     assert "exists; choose another --out, or --overwrite" in again.stderr
 

@@ -36,13 +36,13 @@ def test_kafka_configs_on_our_brokers(cluster: Cluster, capsys: pytest.CaptureFi
 
     topic = "--entity-type", "topics", "--entity-name", "configured"
     changed = f"retention.ms=77,{LAG}=9000,min.insync.replicas=3"
-    said = kafkas("--alter", *topic, "--add-config", changed)
-    assert said == "Completed updating config for topic configured.\n"
-    said = kafkas("--alter", "--broker", "2", "--add-config", f"{WAIT}=200")
-    assert said == "Completed updating config for broker 2.\n"
+    output = kafkas("--alter", *topic, "--add-config", changed)
+    assert output == "Completed updating config for topic configured.\n"
+    output = kafkas("--alter", "--broker", "2", "--add-config", f"{WAIT}=200")
+    assert output == "Completed updating config for broker 2.\n"
     default = "--entity-type", "brokers", "--entity-default"
-    said = kafkas("--alter", *default, "--add-config", f"{WAIT}=300")
-    assert said == "Completed updating default config for brokers in the cluster.\n"
+    output = kafkas("--alter", *default, "--add-config", f"{WAIT}=300")
+    assert output == "Completed updating default config for brokers in the cluster.\n"
     shown = kafkas("--describe", "--entity-type", "brokers")
     assert shown == (
         "Dynamic configs for broker 1 are:\n"
@@ -54,9 +54,9 @@ def test_kafka_configs_on_our_brokers(cluster: Cluster, capsys: pytest.CaptureFi
         f"  {WAIT}=300 sensitive=false synonyms={{DYNAMIC_DEFAULT_BROKER_CONFIG:{WAIT}=300, "
         f"DEFAULT_CONFIG:{WAIT}=500}}\n"
     )
-    for asked in (topic, ("--broker", "2", "--all"), ("--topic", "configured", "--all"), default):
-        shown = kafkas("--describe", *asked)
-        assert shown == insync_configs(capsys, cluster.bootstrap, "--describe", *asked)
+    for flags in (topic, ("--broker", "2", "--all"), ("--topic", "configured", "--all"), default):
+        shown = kafkas("--describe", *flags)
+        assert shown == insync_configs(capsys, cluster.bootstrap, "--describe", *flags)
     described = java(
         "TopicCommand",
         *("--bootstrap-server", cluster.bootstrap, "--describe", "--topic", "configured"),
@@ -92,8 +92,8 @@ def test_rules_and_throttles_by_kafka_configs(
         "replication.quota.window.size.seconds": "2",
     }
     for entity, settings in ((topic, of_topic), (default, of_brokers)):
-        given = ",".join(f"{name}=[{value}]" for name, value in settings.items())
-        kafka_configs(cluster.bootstrap, "--alter", *entity, "--add-config", given)
+        changes = ",".join(f"{name}=[{value}]" for name, value in settings.items())
+        kafka_configs(cluster.bootstrap, "--alter", *entity, "--add-config", changes)
         shown = insync_configs(capsys, cluster.bootstrap, "--describe", *entity)
         for name, value in settings.items():
             assert f"  {name}={value} " in shown
@@ -125,28 +125,28 @@ def test_our_command_on_apache_kafka(capsys: pytest.CaptureFixture[str]) -> None
         create = "--create", "--topic", "t", "--partitions", "1"
         assert cli.main(["topics", "--bootstrap-server", kafka.bootstrap, *create]) == 0
         capsys.readouterr()
-        said = ours("--alter", "--topic", "t", "--add-config", "retention.ms=77,flush.ms=5")
-        assert said == "Completed updating config for topic t.\n"
+        error = ours("--alter", "--topic", "t", "--add-config", "retention.ms=77,flush.ms=5")
+        assert error == "Completed updating config for topic t.\n"
 
-        def is_told(setting: str, *asked: str) -> None:
+        def is_described(setting: str, *flags: str) -> None:
             """A broker learns of a change some time after the controller has taken it."""
-            eventually(lambda: setting in ours("--describe", *asked), within_s=30, what=setting)
+            eventually(lambda: setting in ours("--describe", *flags), within_s=30, what=setting)
 
-        is_told("flush.ms=5", "--topic", "t")
+        is_described("flush.ms=5", "--topic", "t")
         ours("--alter", "--topic", "t", "--delete-config", "flush.ms")
         ours("--alter", "--broker", "1", "--add-config", "log.cleaner.threads=2")
-        said = ours("--alter", "--broker-defaults", "--add-config", "message.max.bytes=1000000")
-        assert said == "Completed updating default config for brokers in the cluster.\n"
-        is_told("message.max.bytes=1000000", "--broker-defaults")
-        for asked in (
+        error = ours("--alter", "--broker-defaults", "--add-config", "message.max.bytes=1000000")
+        assert error == "Completed updating default config for brokers in the cluster.\n"
+        is_described("message.max.bytes=1000000", "--broker-defaults")
+        for flags in (
             ["--topic", "t"],
             ["--topic", "t", "--all"],
             ["--entity-type", "brokers"],
             ["--broker", "1", "--all"],
             ["--broker-defaults"],
         ):
-            shown = ours("--describe", *asked)
-            assert shown == kafka_configs(kafka.bootstrap, "--describe", *asked)
+            shown = ours("--describe", *flags)
+            assert shown == kafka_configs(kafka.bootstrap, "--describe", *flags)
         assert "retention.ms=77" in ours("--describe", "--topic", "t")
         refused = ["configs", "--bootstrap-server", kafka.bootstrap, "--alter"]
         for arguments, reason in (
@@ -158,6 +158,6 @@ def test_our_command_on_apache_kafka(capsys: pytest.CaptureFixture[str]) -> None
             ),
         ):
             assert cli.main([*refused, *arguments]) == 1
-            said = capsys.readouterr().err
-            assert reason in said
-            assert said.count("\n") == 1
+            error = capsys.readouterr().err
+            assert reason in error
+            assert error.count("\n") == 1

@@ -31,11 +31,11 @@ def write(cluster: Cluster, topic: str, *options: str) -> None:
 
 
 def check_written(cluster: Cluster, topic: str) -> None:
-    found = confluent_reads(cluster.bootstrap, topic, len(LINES))
-    assert [(each.key, each.value) for each in found] == [
+    records = confluent_reads(cluster.bootstrap, topic, len(LINES))
+    assert [(each.key, each.value) for each in records] == [
         (key.encode(), value.encode()) for key, value in LINES
     ]
-    assert {each.headers for each in found} == {(("from", b"kcat"),)}
+    assert {each.headers for each in records} == {(("from", b"kcat"),)}
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -57,10 +57,10 @@ def test_kcat_writes_idempotently(cluster: Cluster, topic: str) -> None:
 
 
 def test_kcat_lists_brokers_and_topics(cluster: Cluster, topic: str) -> None:
-    told = json.loads(kcat(cluster.bootstrap, "-L", "-J", "-t", topic))
-    brokers = {each["id"]: each["name"] for each in told["brokers"]}
+    listing = json.loads(kcat(cluster.bootstrap, "-L", "-J", "-t", topic))
+    brokers = {each["id"]: each["name"] for each in listing["brokers"]}
     assert brokers == {number: f"127.0.0.1:{each.port}" for number, each in cluster.brokers.items()}
-    ((partition,),) = (each["partitions"] for each in told["topics"])
+    ((partition,),) = (each["partitions"] for each in listing["topics"])
     assert {each["id"] for each in partition["replicas"]} == {1, 2, 3}
 
 
@@ -81,8 +81,10 @@ def test_kcat_starts_at_the_given_offset(
     times_ms = (NOON_MS, NOON_MS + 3_000, NOON_MS + 1_000, NOON_MS + 2_000)
     records = [Record(value=b"v", timestamp_ms=each) for each in times_ms]
     confluent_writes(cluster.bootstrap, topic, records, Manner())
-    said = kcat(cluster.bootstrap, "-C", "-t", topic, "-p", "0", "-o", begin, "-e", "-f", "%o %T\n")
-    assert [tuple(map(int, line.split())) for line in said.splitlines()] == [
+    output = kcat(
+        cluster.bootstrap, "-C", "-t", topic, "-p", "0", "-o", begin, "-e", "-f", "%o %T\n"
+    )
+    assert [tuple(map(int, line.split())) for line in output.splitlines()] == [
         (offset, times_ms[offset]) for offset in expected
     ]
 
@@ -93,5 +95,5 @@ def test_kcat_starts_at_the_given_offset(
 def test_kcat_queries_offsets(cluster: Cluster, topic: str, time_ms: int, offset: int) -> None:
     records = [Record(value=b"v", timestamp_ms=NOON_MS + each) for each in (0, 5)]
     confluent_writes(cluster.bootstrap, topic, records, Manner())
-    said = kcat(cluster.bootstrap, "-Q", "-t", f"{topic}:0:{time_ms}")
-    assert said.split() == [topic, "[0]", "offset", str(offset)]
+    output = kcat(cluster.bootstrap, "-Q", "-t", f"{topic}:0:{time_ms}")
+    assert output.split() == [topic, "[0]", "offset", str(offset)]

@@ -148,8 +148,8 @@ def test_kafka_python_finds_offsets(cluster: Cluster, timed: str) -> None:
     assert consumer.beginning_offsets([partition]) == {partition: 0}
     assert consumer.end_offsets([partition]) == {partition: 4}
     for time_ms, offset in OFFSETS_BY_TIME.items():
-        found = consumer.offsets_for_times({partition: time_ms})[partition]
-        assert (found.offset, found.timestamp) == (offset, TIMES_MS[offset])
+        offset_and_time = consumer.offsets_for_times({partition: time_ms})[partition]
+        assert (offset_and_time.offset, offset_and_time.timestamp) == (offset, TIMES_MS[offset])
     assert consumer.offsets_for_times({partition: TOO_LATE_MS}) == {partition: None}
     consumer.close()
     client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
@@ -167,10 +167,15 @@ def test_aiokafka_finds_offsets(cluster: Cluster, timed: str) -> None:
             assert await consumer.beginning_offsets([partition]) == {partition: 0}
             assert await consumer.end_offsets([partition]) == {partition: 4}
             for time_ms, offset in OFFSETS_BY_TIME.items():
-                found = (await consumer.offsets_for_times({partition: time_ms}))[partition]
-                assert (found.offset, found.timestamp) == (offset, TIMES_MS[offset])
-            found = await consumer.offsets_for_times({partition: TOO_LATE_MS})
-            assert found == {partition: None}
+                offset_and_time = (await consumer.offsets_for_times({partition: time_ms}))[
+                    partition
+                ]
+                assert (offset_and_time.offset, offset_and_time.timestamp) == (
+                    offset,
+                    TIMES_MS[offset],
+                )
+            offset_and_time = await consumer.offsets_for_times({partition: TOO_LATE_MS})
+            assert offset_and_time == {partition: None}
         finally:
             await consumer.stop()
 

@@ -127,8 +127,8 @@ class World:
     def lists_are_set(self) -> bool:
         """Asked of whoever is there: librdkafka waits for the broker that is not."""
         self._capsys.readouterr()
-        asked = ["configs", "--bootstrap-server", self.kafka.bootstrap, "--describe"]
-        assert cli.main([*asked, "--topic", self.topic, "--json"]) == 0
+        command = ["configs", "--bootstrap-server", self.kafka.bootstrap, "--describe"]
+        assert cli.main([*command, "--topic", self.topic, "--json"]) == 0
         return self._capsys.readouterr().out.count("throttled.replicas") >= 2
 
     def replicas(self) -> list[list[int]]:
@@ -156,15 +156,15 @@ def test_a_generated_plan_is_executed_and_watched_and_leaves_no_throttle(
     world.make([1, 2], [1, 2], [1, 2], mb=30)
     topics = tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": world.topic}]}))
-    given = ["--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3"]
-    proposed = world.json("--generate", *given)
+    flags = ["--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3"]
+    proposed = world.json("--generate", *flags)
     assert proposed["partitions_to_move"] == 2, "a third of six replicas"
     plan = tmp_path / "plan.json"
     plan.write_text(proposed["proposed"])
-    told = world.json("--plan", str(plan), "--throttle", "5MB", "--measure-for", "2s")
-    assert told["bytes_to_move"] == pytest.approx(20 * MB, rel=0.05)
-    assert told["throttles"]["given"]["verdict"] == "safe"
-    expected_s = told["throttles"]["given"]["per_broker_time_ms"] / 1_000
+    estimate = world.json("--plan", str(plan), "--throttle", "5MB", "--measure-for", "2s")
+    assert estimate["bytes_to_move"] == pytest.approx(20 * MB, rel=0.05)
+    assert estimate["throttles"]["given"]["verdict"] == "safe"
+    expected_s = estimate["throttles"]["given"]["per_broker_time_ms"] / 1_000
     assert expected_s == pytest.approx(4, rel=0.1)
     started_s = time.monotonic()
     flags = ["--reassignment-json-file", str(plan), "--throttle", "5MB", "--force", "--watch"]

@@ -63,12 +63,14 @@ def throttles(cluster: Cluster) -> list[str]:
     client = admin(cluster)
     owners = [ConfigResource(ConfigResource.Type.TOPIC, TOPIC)]
     owners += [ConfigResource(ConfigResource.Type.BROKER, str(b)) for b in cluster.brokers]
-    told = [
-        asked.result(10) for owner in owners for asked in client.describe_configs([owner]).values()
+    configs = [
+        future.result(10)
+        for owner in owners
+        for future in client.describe_configs([owner]).values()
     ]
     return [
         f"{name}={entry.value}"
-        for settings in told
+        for settings in configs
         for name, entry in settings.items()
         if "throttled" in name and not entry.is_default
     ]
@@ -77,11 +79,11 @@ def throttles(cluster: Cluster) -> list[str]:
 def test_kafka_reassign_partitions_proposes_a_plan(own_cluster: Cluster, tmp_path: Path) -> None:
     topics = tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
-    said = reassign(
+    output = reassign(
         own_cluster,
         *("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "2,3"),
     )
-    plans = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    plans = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     current, proposed = ({tuple(p["replicas"]) for p in plan["partitions"]} for plan in plans)
     assert current == {tuple(BEFORE)}
     assert proposed <= {(2, 3), (3, 2)}
@@ -98,17 +100,17 @@ def test_kafka_reassign_partitions_moves(
     plan = plan_file(tmp_path, AFTER)
     for source in BEFORE:
         own_cluster.cut(source, 3)
-    said = reassign(own_cluster, "--execute", "--reassignment-json-file", plan, *throttle)
-    assert f"Successfully started partition reassignments for {TOPIC}-0,{TOPIC}-1" in said
+    output = reassign(own_cluster, "--execute", "--reassignment-json-file", plan, *throttle)
+    assert f"Successfully started partition reassignments for {TOPIC}-0,{TOPIC}-1" in output
     assert bool(throttles(own_cluster)) == bool(throttle)
     listed = reassign(own_cluster, "--list")
     assert f"{TOPIC}-0: replicas: 3,2,1. adding: 3. removing: 1." in listed
-    said = reassign(own_cluster, "--verify", "--reassignment-json-file", plan)
-    assert f"Reassignment of partition {TOPIC}-0 is still in progress." in said
+    output = reassign(own_cluster, "--verify", "--reassignment-json-file", plan)
+    assert f"Reassignment of partition {TOPIC}-0 is still in progress." in output
     own_cluster.heal()
     eventually(lambda: replicas_of(own_cluster) == [AFTER] * 2, within_s=30, what="it has moved")
-    said = reassign(own_cluster, "--verify", "--reassignment-json-file", plan)
-    assert f"Reassignment of partition {TOPIC}-0 is completed." in said
+    output = reassign(own_cluster, "--verify", "--reassignment-json-file", plan)
+    assert f"Reassignment of partition {TOPIC}-0 is completed." in output
     assert "No partition reassignments found." in reassign(own_cluster, "--list")
     check_nothing_lost(own_cluster, producer)
     assert throttles(own_cluster) == []
@@ -122,11 +124,11 @@ def test_kafka_reassign_partitions_cancels(own_cluster: Cluster, tmp_path: Path)
     for source in BEFORE:
         own_cluster.cut(source, 3)
     reassign(own_cluster, "--execute", "--reassignment-json-file", plan, "--throttle", "1000")
-    said = reassign(own_cluster, "--cancel", "--reassignment-json-file", plan)
-    assert re.search(rf"Successfully cancelled partition reassignments for: {TOPIC}-0", said)
+    output = reassign(own_cluster, "--cancel", "--reassignment-json-file", plan)
+    assert re.search(rf"Successfully cancelled partition reassignments for: {TOPIC}-0", output)
     assert [sorted(each) for each in replicas_of(own_cluster)] == [BEFORE] * 2
-    said = reassign(own_cluster, "--cancel", "--reassignment-json-file", plan)
-    assert "None of the specified partition reassignments are active." in said
+    output = reassign(own_cluster, "--cancel", "--reassignment-json-file", plan)
+    assert "None of the specified partition reassignments are active." in output
     assert throttles(own_cluster) == []
 
 
@@ -134,26 +136,26 @@ def test_kafka_log_dirs_and_leader_election(own_cluster: Cluster, tmp_path: Path
     producer = IntegerProducer(own_cluster, TOPIC, partitions=2)
     producer.send(500)
     producer.flush()
-    said = java(
+    output = java(
         "LogDirsCommand",
         *("--bootstrap-server", own_cluster.bootstrap, "--describe", "--topic-list", TOPIC),
     )
-    told = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    description = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
     sizes = {
         each["broker"]: [p["size"] for d in each["logDirs"] for p in d["partitions"]]
-        for each in told["brokers"]
+        for each in description["brokers"]
     }
     assert all(size > 0 for size in sizes[1] + sizes[2])
     assert sizes[1] == sizes[2]
     assert sizes[3] == []
     plan = plan_file(tmp_path, [2, 1])
     reassign(own_cluster, "--execute", "--reassignment-json-file", plan)
-    said = java(
+    output = java(
         "LeaderElectionCommand",
         *("--bootstrap-server", own_cluster.bootstrap, "--election-type", "preferred"),
         *("--topic", TOPIC, "--partition", "0"),
     )
-    assert "Successfully completed leader election (PREFERRED)" in said
+    assert "Successfully completed leader election (PREFERRED)" in output
     leaders = [each.leader for each in partitions_of(own_cluster, TOPIC).values()]
     assert leaders == [2, 1]
 

@@ -22,7 +22,7 @@ from support.pipeline.report_points import LIMITS_MS, POLICIES, made_up_points
 pytestmark = pytest.mark.interop
 
 CHARTS = ("timeline", "lag", "false-evictions", "detection", "throttle")
-ASKED_POLICIES = ("caught-up", "true-lag")
+POLICIES_SHOWN = ("caught-up", "true-lag")
 LOOKS = [(1_200, "light", False), (1_200, "dark", False), (390, "light", True), (320, "dark", True)]
 
 CROWDED = """[...document.querySelectorAll("[data-chart] svg")].flatMap((svg) => {
@@ -86,7 +86,7 @@ def page(points: Points, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(chromium: Browser, chart: str) -> dict[str, Any]:
-    found: dict[str, Any] = chromium.script(
+    counts: dict[str, Any] = chromium.script(
         f"""(() => {{
           const box = document.querySelector('[data-chart="{chart}"]');
           const svg = box.querySelector("svg"), frame = svg.getBoundingClientRect();
@@ -100,7 +100,7 @@ def drawn(chromium: Browser, chart: str) -> dict[str, Any]:
           }};
         }})()"""
     )
-    return found
+    return counts
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +116,10 @@ def made_by_the_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for at in range(20)
     ]
     source = write(folder / "source", record() | {"throttle": seconds})
-    asked = ["--policies", ",".join(ASKED_POLICIES), "--lag-time-max-ms", "5000,10000,20000"]
+    flags = ["--policies", ",".join(POLICIES_SHOWN), "--lag-time-max-ms", "5000,10000,20000"]
     command = [sys.executable, "-m", "insync", "pipeline", "report", "--source", str(source)]
     done = subprocess.run(
-        [*command, "--out", str(folder / "out"), *asked, "--bucket-ms", "1000"],
+        [*command, "--out", str(folder / "out"), *flags, "--bucket-ms", "1000"],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -137,14 +137,14 @@ def test_the_report_of_a_recorded_run_is_drawn(
     phone: bool,
 ) -> None:
     chromium.open(made_by_the_command, width=width, scheme=scheme, phone=phone)
-    found = {chart: drawn(chromium, chart) for chart in CHARTS}
-    for chart, seen in found.items():
+    charts = {chart: drawn(chromium, chart) for chart in CHARTS}
+    for chart, seen in charts.items():
         assert seen["wrong"] == 0, chart
         assert seen["height"] > 50, chart
         assert seen["texts"] >= 2, chart  # a name or a value, and a moment or a limit
-    assert found["timeline"]["bars"] == 1
-    lines = {chart: seen["lines"] for chart, seen in found.items()}
-    policies = len(ASKED_POLICIES)
+    assert charts["timeline"]["bars"] == 1
+    lines = {chart: seen["lines"] for chart, seen in charts.items()}
+    policies = len(POLICIES_SHOWN)
     assert lines == {
         "timeline": 0, "lag": 2, "false-evictions": policies, "detection": policies, "throttle": 1,
     }  # fmt: skip
@@ -187,11 +187,11 @@ def test_tables_of_a_recorded_run_sort(chromium: Browser, made_by_the_command: P
 
 
 def rows(chromium: Browser, table: str) -> list[list[str]]:
-    found: list[list[str]] = chromium.script(
+    cells: list[list[str]] = chromium.script(
         f"""[...document.querySelector('[data-table="{table}"]').tBodies[0].rows]
         .map((row) => [...row.cells].map((cell) => cell.textContent))"""
     )
-    return found
+    return cells
 
 
 def click(chromium: Browser, table: str, heading: str) -> None:
@@ -206,18 +206,18 @@ def test_everything_is_drawn(
     chromium: Browser, page: Path, points: Points, width: int, scheme: str, *, phone: bool
 ) -> None:
     chromium.open(page, width=width, scheme=scheme, phone=phone)
-    found = {chart: drawn(chromium, chart) for chart in CHARTS}
-    for chart, seen in found.items():
+    charts = {chart: drawn(chromium, chart) for chart in CHARTS}
+    for chart, seen in charts.items():
         assert seen["wrong"] == 0, chart
         assert seen["width"] > (0.7 if phone else 0.4) * width, chart
         assert seen["height"] > 100, chart
         assert seen["texts"] >= 5, chart
     assert points.timeline is not None
     assert points.lag is not None
-    assert found["timeline"]["bars"] == len(points.timeline["bars"])
-    assert found["lag"]["lines"] == len(points.lag["series"])
-    assert found["false-evictions"]["lines"] == found["detection"]["lines"] == len(POLICIES)
-    assert found["throttle"]["lines"] == 3
+    assert charts["timeline"]["bars"] == len(points.timeline["bars"])
+    assert charts["lag"]["lines"] == len(points.lag["series"])
+    assert charts["false-evictions"]["lines"] == charts["detection"]["lines"] == len(POLICIES)
+    assert charts["throttle"]["lines"] == 3
     assert_readable(chromium, width)
     ground = chromium.script("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 150) == (scheme == "dark")
@@ -275,9 +275,9 @@ def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, poin
       return document.getElementById("tip").innerText;
     }})()"""
     assert "first cause" in chromium.script(hover.format(chart="timeline", what="g.bar"))
-    told = chromium.script(hover.format(chart="false-evictions", what="rect"))
-    assert f"T = {LIMITS_MS[0] // 1_000} s" in told
-    assert all(policy in told for policy in POLICIES)
+    tooltip = chromium.script(hover.format(chart="false-evictions", what="rect"))
+    assert f"T = {LIMITS_MS[0] // 1_000} s" in tooltip
+    assert all(policy in tooltip for policy in POLICIES)
 
     chromium.script("""document.querySelector('[data-legend="policies"] button').click()""")
     assert drawn(chromium, "detection")["lines"] == len(POLICIES) - 1

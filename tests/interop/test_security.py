@@ -166,13 +166,13 @@ def test_moves_and_throttles_work_with_a_password(
     plan = tmp_path / "plan.json"
     partition = {"topic": "moved", "partition": 0, "replicas": [1, 2]}
     plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
-    given = ["--reassignment-json-file", str(plan)]
+    plan_flags = ["--reassignment-json-file", str(plan)]
     limit = ["--throttle", "5MB", "--force", "--watch", "--json"]
-    code, out, err = run("LOCKED", client, "reassign", "--execute", *given, *limit)
+    code, out, err = run("LOCKED", client, "reassign", "--execute", *plan_flags, *limit)
     assert code == 0, err
     assert set(json.loads(out)["standing"].values()) == {"completed"}
     eventually(lambda: is_on("1,2"), within_s=30, what="it is on both")
-    code, _, err = run("LOCKED", client, "reassign", "--verify", *given)
+    code, _, err = run("LOCKED", client, "reassign", "--verify", *plan_flags)
     assert code == 0, err
     bootstrap = ["--broker", "2", "--bootstrap", "--throttle", "5MB", "--force"]
     code, _, err = run("LOCKED", client, "throttle", *bootstrap)
@@ -249,8 +249,8 @@ def test_a_certificate_that_is_missing_or_unknown(
 ) -> None:
     client = trusting(authority) | {"security.protocol": "SSL", "ssl.enabled.protocols": version}
     stranger = Authority(tmp_path / "strangers", "strangers").sign("stranger")
-    for given in (client, client | {"ssl.keystore.location": str(stranger.path)}):
-        code, _, err = run("MUTUAL", given, "topics", "--list")
+    for properties in (client, client | {"ssl.keystore.location": str(stranger.path)}):
+        code, _, err = run("MUTUAL", properties, "topics", "--list")
         assert (code, err.count("\n")) == (1, 1)
         assert "the broker refuses this client's certificate, or requires one" in err
 
@@ -303,12 +303,12 @@ def test_records_are_produced_and_read_with_the_same_properties(
     run: Run, kafka: ApacheKafka, authority: Authority
 ) -> None:
     """What `insync telemetry export` reads with."""
-    given = logged_in(authority, "SCRAM-SHA-512")
+    properties = logged_in(authority, "SCRAM-SHA-512")
     create = ["--create", "--topic", "records", "--replica-assignment", "2:1"]
-    assert run("LOCKED", given, "topics", *create)[0] == 0
+    assert run("LOCKED", properties, "topics", *create)[0] == 0
 
     async def there_and_back() -> list[bytes]:
-        network = command_config(given, Patience()).network
+        network = command_config(properties, Patience()).network
         addresses = parse_bootstrap(kafka.bootstrap_of("LOCKED"))
         client = PartitionClient(network, addresses, "records", 0)
         try:

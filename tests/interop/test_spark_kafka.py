@@ -54,8 +54,8 @@ def filled(spark: SparkSession, cluster: Cluster) -> str:
 
 
 def values(rows: DataFrame) -> list[tuple[str, str]]:
-    found = rows.select(F.col("key").cast("string"), F.col("value").cast("string")).collect()
-    return sorted((row["key"], row["value"]) for row in found)
+    records = rows.select(F.col("key").cast("string"), F.col("value").cast("string")).collect()
+    return sorted((row["key"], row["value"]) for row in records)
 
 
 WANTED = sorted((str(number), f"v{number}") for number in range(COUNT))
@@ -109,20 +109,20 @@ def test_telemetry_is_the_same_as_through_our_own_source(
     records = reader.option("subscribe", "telemetry-copy").load()
     ours = ours.option("endingOffsets", json.dumps(ends))
     for table in TELEMETRY:
-        told, wanted = tables_from_kafka(records, table), ours.option("table", table).load()
-        assert told.schema == wanted.schema
-        rows = sorted(map(str, told.collect()))
+        tables, wanted = tables_from_kafka(records, table), ours.option("table", table).load()
+        assert tables.schema == wanted.schema
+        rows = sorted(map(str, tables.collect()))
         assert rows == sorted(map(str, wanted.collect())), table
         assert rows or table not in ("fetches", "appends", "configs")
 
 
 def copy_telemetry(cluster: Cluster, to: str) -> dict[int, int]:
     """As any mirror would, all that is there now; returns where each partition ended."""
-    found = contents(Asked(bootstrap=cluster.bootstrap, patience_ms=30_000)).spans
-    create_topic(cluster, to, partitions=len(found))
+    spans = contents(Asked(bootstrap=cluster.bootstrap, patience_ms=30_000)).spans
+    create_topic(cluster, to, partitions=len(spans))
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     consumer = consumer_of(cluster)
-    unread = {each.partition: each.end for each in found if each.start < each.end}
+    unread = {each.partition: each.end for each in spans if each.start < each.end}
     consumer.assign([TopicPartition(TELEMETRY_TOPIC, number, 0) for number in unread])
     deadline_s = time.monotonic() + WITHIN_S
     while unread:
@@ -138,4 +138,4 @@ def copy_telemetry(cluster: Cluster, to: str) -> dict[int, int]:
             unread.pop(number, None)
     consumer.close()
     assert producer.flush(WITHIN_S) == 0
-    return {each.partition: each.end for each in found}
+    return {each.partition: each.end for each in spans}

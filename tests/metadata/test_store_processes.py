@@ -81,13 +81,13 @@ class Processes:
         self.path = path
         self.all: list[Process] = []
 
-    def begin(self, act: str, argument: str, *, timeout_ms: int = TIMEOUT_MS) -> Process:
-        process = Process(self.path, act, argument, timeout_ms=timeout_ms)
+    def begin(self, action: str, argument: str, *, timeout_ms: int = TIMEOUT_MS) -> Process:
+        process = Process(self.path, action, argument, timeout_ms=timeout_ms)
         self.all.append(process)
         return process
 
-    async def ready(self, act: str, argument: str, *, timeout_ms: int = TIMEOUT_MS) -> Process:
-        process = self.begin(act, argument, timeout_ms=timeout_ms)
+    async def ready(self, action: str, argument: str, *, timeout_ms: int = TIMEOUT_MS) -> Process:
+        process = self.begin(action, argument, timeout_ms=timeout_ms)
         await process.expect("ready")
         return process
 

@@ -55,7 +55,7 @@ async def store_with(loop: VirtualLoop, *, given_out: int | None, partitions: in
 
 
 def test_epochs_beyond_the_stores_are_found() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         store = await store_with(loop, given_out=None, partitions=4)
         view = ClusterView(store)
         epochs = [6, 5, None, 5 + EPOCH_LEAP_MAX + 1]
@@ -68,11 +68,11 @@ def test_epochs_beyond_the_stores_are_found() -> None:
         assert namesake.epochs == {}
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_producer_ids_of_the_logs_are_skipped() -> None:
-    async def story(loop: VirtualLoop, given_out: int | None) -> None:
+    async def scenario(loop: VirtualLoop, given_out: int | None) -> None:
         store = await store_with(loop, given_out=given_out, partitions=1)
         start = given_out or 0
         invented = start + 2 * PRODUCER_ID_LEAP_MAX
@@ -91,14 +91,14 @@ def test_producer_ids_of_the_logs_are_skipped() -> None:
 
     for given_out in (None, 1_000):
         with virtual_time() as loop:
-            loop.run_until_complete(story(loop, given_out))
+            loop.run_until_complete(scenario(loop, given_out))
 
 
 def test_ids_that_were_given_out_are_no_trace() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         store = await store_with(loop, given_out=1_000, partitions=1)
         directory = directory_of({("t", 0): log_of(5, [0, 999])})
         assert find_unissued_ids(ClusterView(store), store, directory).producer_ids_end == 0
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))

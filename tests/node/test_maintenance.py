@@ -60,7 +60,7 @@ def maintenance_of(disk: Any, loop: VirtualLoop, **settings: str) -> Maintenance
 
 
 def test_checkpoints_go_on_after_a_disk_error(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         disk = Disk()
         task = loop.create_task(maintenance_of(disk, loop).write_checkpoints())
         await asyncio.sleep(CHECKPOINT_INTERVAL_MS / 1_000 + 0.1)
@@ -76,11 +76,11 @@ def test_checkpoints_go_on_after_a_disk_error(caplog: pytest.LogCaptureFixture) 
         task.cancel()
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_checkpoints_are_as_frequent_as_flushes() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         disk = Disk()
         maintenance = maintenance_of(disk, loop, log_flush_interval_ms="100")
         task = loop.create_task(maintenance.write_checkpoints())
@@ -89,11 +89,11 @@ def test_checkpoints_are_as_frequent_as_flushes() -> None:
         task.cancel()
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_old_strays_are_deleted_where_retention_is_applied() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         disk = Disk()
         maintenance = maintenance_of(disk, loop, log_retention_check_interval_ms="100")
         task = loop.create_task(maintenance.apply_retention())
@@ -105,11 +105,11 @@ def test_old_strays_are_deleted_where_retention_is_applied() -> None:
         task.cancel()
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_logs_that_are_dropped_together_are_deleted_together() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         disk = Disk()
         task = loop.create_task(maintenance_of(disk, loop).remove_dropped_logs())
         await asyncio.sleep(10)
@@ -124,4 +124,4 @@ def test_logs_that_are_dropped_together_are_deleted_together() -> None:
         task.cancel()
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))

@@ -71,7 +71,7 @@ async def store_of(tree: MemoryTree, loop: VirtualLoop) -> MemoryStore:
 
 
 def test_a_restart_replaces_the_earlier_incarnation_at_once() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         tree, replicas = MemoryTree(), Replicas()
         await registration_of(await store_of(tree, loop), replicas).register()
         first = record_in(tree)
@@ -86,11 +86,11 @@ def test_a_restart_replaces_the_earlier_incarnation_at_once() -> None:
         assert paths.broker_incarnation(second.incarnation) in tree.entries
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_a_lost_session_ends_leadership_before_the_next_incarnation() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         tree, replicas = MemoryTree(), Replicas()
         store = await store_of(tree, loop)
         registration = registration_of(store, replicas)
@@ -104,11 +104,11 @@ def test_a_lost_session_ends_leadership_before_the_next_incarnation() -> None:
         task.cancel()
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_another_directory_waits_for_a_session_that_ends_and_no_longer() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         tree, replicas = MemoryTree(), Replicas()
         await registration_of(await store_of(tree, loop), replicas).register()
         first = record_in(tree)
@@ -124,11 +124,11 @@ def test_another_directory_waits_for_a_session_that_ends_and_no_longer() -> None
         assert record_in(tree).directory_id == SECOND
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_without_acceptance_another_directory_does_not_register() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         tree, replicas = MemoryTree(), Replicas()
         store = await store_of(tree, loop)
         await registration_of(store, replicas).register()
@@ -139,7 +139,7 @@ def test_without_acceptance_another_directory_does_not_register() -> None:
         assert paths.broker_id(1) not in tree.entries
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_a_broker_whose_id_was_taken_does_not_register_again(
@@ -147,7 +147,7 @@ def test_a_broker_whose_id_was_taken_does_not_register_again(
 ) -> None:
     """It lost its session, and meanwhile another directory was accepted for its id."""
 
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         tree, replicas = MemoryTree(), Replicas()
         paused = await store_of(tree, loop)
         registration = registration_of(paused, replicas)
@@ -167,13 +167,13 @@ def test_a_broker_whose_id_was_taken_does_not_register_again(
         assert "does not register again and serves nothing; stop it" in caplog.text
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_what_was_accepted_once_is_not_accepted_again() -> None:
     """A broker with an accepted directory loses its session, and its id to a third directory."""
 
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         tree = MemoryTree()
         first = await store_of(tree, loop)
         await registration_of(first, Replicas()).register()
@@ -194,7 +194,7 @@ def test_what_was_accepted_once_is_not_accepted_again() -> None:
         assert paths.broker_id(1) not in tree.entries
 
     with virtual_time() as loop:
-        loop.run_until_complete(story(loop))
+        loop.run_until_complete(scenario(loop))
 
 
 def test_registrations_of_brokers_without_directory_ids_are_read() -> None:

@@ -59,7 +59,7 @@ def damaged(cluster: Cluster, number: int) -> dict[tuple[str, int], str]:
 def test_a_follower_fetches_again_what_its_disk_damaged(
     segment: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         whole = await make_topic(cluster)
         garble(cluster.brokers[2].disk, segment_paths(cluster, 2)[segment])
         assert read_all(replica_of(cluster, 2).log) != whole
@@ -71,12 +71,12 @@ def test_a_follower_fetches_again_what_its_disk_damaged(
         assert read_all(replica_of(cluster, 2).log) == whole
         await stays(lambda: not damaged(cluster, 1) and not damaged(cluster, 2), for_s=12)
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 @pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "written to"])
 def test_a_follower_truncates_nothing_while_it_is_in_the_isr(*, is_idle: bool) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)
         garble(cluster.brokers[2].disk, segment_paths(cluster, 2)[1])
         await until(lambda: KEY in damaged(cluster, 2), within_s=2 * PASS_MS / 1_000)
@@ -91,11 +91,11 @@ def test_a_follower_truncates_nothing_while_it_is_in_the_isr(*, is_idle: bool) -
         if writing is not None:
             writing.cancel()
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_an_only_replica_serves_on_after_damage_was_found() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         for number in range(RECORDS):
             await client_of(cluster).append([b"%0100d" % number])
@@ -104,12 +104,12 @@ def test_an_only_replica_serves_on_after_damage_was_found() -> None:
         await stays(lambda: replica_of(cluster, 1).is_leader, for_s=5)
         await client_of(cluster).append([b"one more"])
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_leader_that_finds_damage_is_replaced_and_repaired(*, is_killed: bool) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         whole = await make_topic(cluster)
         garble(cluster.brokers[1].disk, segment_paths(cluster, 1)[1])
         await until(lambda: KEY in damaged(cluster, 1), within_s=2 * PASS_MS / 1_000)
@@ -122,12 +122,12 @@ def test_a_leader_that_finds_damage_is_replaced_and_repaired(*, is_killed: bool)
         await until(lambda: isr_of(cluster) in ([1, 2], [2, 1]), within_s=20)
         assert read_all(replica_of(cluster, 1).log) == whole
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 @pytest.mark.parametrize("segment", [0, 2])
 def test_a_follower_that_starts_without_a_segment_gets_it_from_the_leader(segment: int) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         whole = await make_topic(cluster)
         path = segment_paths(cluster, 2)[segment]
         await asyncio.sleep(70)  # until the inventory is noted
@@ -140,13 +140,13 @@ def test_a_follower_that_starts_without_a_segment_gets_it_from_the_leader(segmen
         await until(lambda: isr_of(cluster) == [1, 2], within_s=20)
         assert read_all(replica_of(cluster, 2).log) == whole
 
-    play(story, settings=SETTINGS | {"log.scrub.interval.ms": "0"})
+    play(scenario, settings=SETTINGS | {"log.scrub.interval.ms": "0"})
 
 
 def test_a_follower_without_its_oldest_segment_joins_when_it_has_it_again() -> None:
     """A leader without it would take it from the others."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         whole = await make_topic(cluster)
         path = segment_paths(cluster, 2)[0]
         await asyncio.sleep(70)  # until the inventory is noted
@@ -157,22 +157,22 @@ def test_a_follower_without_its_oldest_segment_joins_when_it_has_it_again() -> N
         await until(lambda: isr_of(cluster) == [1, 2], within_s=20)
         assert read_all(replica_of(cluster, 2).log) == whole
 
-    play(story, settings=SETTINGS | {"log.scrub.interval.ms": "0"})
+    play(scenario, settings=SETTINGS | {"log.scrub.interval.ms": "0"})
 
 
 @pytest.mark.parametrize("off", ["0", "-1"])
 def test_a_scrub_that_is_off_reads_nothing(off: str) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)
         garble(cluster.brokers[2].disk, segment_paths(cluster, 2)[0])
         await stays(lambda: not damaged(cluster, 2), for_s=30)
         assert node_of(cluster, 2).replicas.counters.scrubbed_bytes == 0
 
-    play(story, settings=SETTINGS | {"log.scrub.interval.ms": off})
+    play(scenario, settings=SETTINGS | {"log.scrub.interval.ms": off})
 
 
 def test_one_read_error_is_no_damage_and_a_lasting_one_is() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)
         disk = cluster.brokers[2].disk
         disk.fails_reads = True
@@ -181,11 +181,11 @@ def test_one_read_error_is_no_damage_and_a_lasting_one_is() -> None:
         disk.fails_reads = False
         await until(lambda: not damaged(cluster, 2), within_s=60)
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_a_pass_keeps_to_its_rate() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)
         counters = node_of(cluster, 2).replicas.counters
         for _ in range(50):
@@ -194,4 +194,4 @@ def test_a_pass_keeps_to_its_rate() -> None:
             assert counters.scrubbed_bytes - before <= BYTES_PER_S_MIN * 0.1 + (1 << 10)
         assert counters.scrubbed_bytes > 0
 
-    play(story, settings=SETTINGS | {"log.scrub.interval.ms": "500"})
+    play(scenario, settings=SETTINGS | {"log.scrub.interval.ms": "500"})

@@ -148,8 +148,8 @@ def test_changes_of_earlier_versions_have_no_cause(
         pq.write_table(rows, folder / "isr" / f"{names[1]}.parquet")
         frame = read_tables(spark, str(folder), needed=["isr"]).frames["isr"]
         assert frame.columns == list(TABLES["isr"].names)
-        found = [(row["change"], row["cause"]) for row in frame.collect()]
-        assert sorted(found, key=str) == [
+        changes = [(row["change"], row["cause"]) for row in frame.collect()]
+        assert sorted(changes, key=str) == [
             ("expand", "caught-up"),
             ("expand", None),
             ("shrink", "lag-time"),

@@ -137,11 +137,11 @@ def rows(out: Path) -> dict[str, list[str]]:
 def pipeline(
     command: str, *program: object, source: Path, out: Path, more: tuple[str, ...] = ()
 ) -> Any:
-    said = run(
+    output = run(
         *program, "pipeline", command, "--source", source, "--out", out, "--json", *more,
         "--lag-time-max-ms", "5000,10000,30000",
     )  # fmt: skip
-    return json.loads(said)
+    return json.loads(output)
 
 
 @pytest.mark.slice(2)
@@ -186,8 +186,8 @@ def on_cluster(master: str) -> tuple[str, ...]:
 def test_the_example_is_a_program_too(master: str, tmp_path: Path, *, is_submitted: bool) -> None:
     exported = export(tmp_path, partitions=2)
     program = [HOME / "bin" / "spark-submit", "--master", master] if is_submitted else [PYTHON]
-    said = run(*program, EXAMPLES / "replication_analysis.py", exported)
-    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()]
+    output = run(*program, EXAMPLES / "replication_analysis.py", exported)
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()]
     left = [
         row for row in shown if row[:4] in (["orders", number, "3", "stuck"] for number in "01")
     ]

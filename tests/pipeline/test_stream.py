@@ -262,11 +262,11 @@ def test_a_killed_stream_resumes_and_writes_every_row_once(
             running.communicate()
     last = command(cluster, out, "--available-now", *options)
     try:
-        said, errors = last.communicate(timeout=WITHIN_S)
+        output, errors = last.communicate(timeout=WITHIN_S)
     finally:
         last.kill()
     assert last.returncode == 0, errors
-    summary = json.loads(said)
+    summary = json.loads(output)
     for name in ("appends", "fetches"):
         assert taken(out, name) == tables[name]
         assert summary["rows"][name] == len(tables[name])
@@ -286,9 +286,9 @@ def test_a_stream_that_is_asked_to_stop_stops_cleanly(cluster: Cluster, tmp_path
         lag_rows = tmp_path / "out" / "batches" / "batch=0" / "_SUCCESS"
         eventually(lag_rows.exists, within_s=WITHIN_S, what="the first batch is done")
         running.send_signal(signal.SIGTERM)
-        said, errors = running.communicate(timeout=WITHIN_S)
+        output, errors = running.communicate(timeout=WITHIN_S)
     finally:
         running.kill()
     assert running.returncode == 0, errors
     assert errors == ""
-    assert json.loads(said)["rows"]["appends"] == 5
+    assert json.loads(output)["rows"]["appends"] == 5

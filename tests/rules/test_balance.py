@@ -97,13 +97,13 @@ def test_too_few_brokers() -> None:
 @st.composite
 def clusters(draw: st.DrawFn, partitions_max: int = 6) -> tuple[Plan, list[BrokerId], list[int]]:
     """Often crowded on a few brokers, so that there is no way but through others."""
-    everybody = range(1, 1 + draw(st.integers(2, 5)))
-    factor = draw(st.integers(1, min(3, len(everybody))))
-    usual = draw(st.permutations(everybody))[: factor + 1]
+    brokers_known = range(1, 1 + draw(st.integers(2, 5)))
+    factor = draw(st.integers(1, min(3, len(brokers_known))))
+    usual = draw(st.permutations(brokers_known))[: factor + 1]
     replicas = st.permutations(usual).map(lambda order: tuple(order[:factor]))
-    odd = st.permutations(everybody).map(lambda order: tuple(order[:factor]))
+    odd = st.permutations(brokers_known).map(lambda order: tuple(order[:factor]))
     before = plan(*draw(st.lists(replicas | odd, min_size=1, max_size=partitions_max)))
-    listed = draw(st.sets(st.sampled_from(everybody), min_size=factor))
+    listed = draw(st.sets(st.sampled_from(brokers_known), min_size=factor))
     sizes = draw(st.lists(st.integers(0, 9), min_size=len(before), max_size=len(before)))
     return before, ids(sorted(listed)), sizes
 
@@ -144,16 +144,16 @@ def crowded(seed: int) -> tuple[Plan, list[BrokerId], dict[BrokerId, str], list[
     """By plain chance: a search that prefers small numbers hardly ever needs a second thought."""
     chance = Random(seed)  # noqa: S311
     count = chance.randint(3, 6)
-    everybody = range(1, 1 + count)
+    brokers_known = range(1, 1 + count)
     factor = chance.randint(1, min(3, count - 1))
-    usual = chance.sample(everybody, factor + 1)
+    usual = chance.sample(brokers_known, factor + 1)
     before = plan(
         *(
-            chance.sample(usual if chance.random() < 0.7 else everybody, factor)
+            chance.sample(usual if chance.random() < 0.7 else brokers_known, factor)
             for _ in range(chance.randint(2, 6))
         )
     )
-    brokers = ids(sorted(chance.sample(everybody, chance.randint(factor, count))))
+    brokers = ids(sorted(chance.sample(brokers_known, chance.randint(factor, count))))
     racks = {b: chance.choice("abc") for b in brokers} if chance.random() < 0.7 else {}
     return before, brokers, racks, [chance.randint(0, 9) for _ in before]
 

@@ -28,7 +28,7 @@ from support.rules.partition_states import (
     searched,
 )
 
-EVERYBODY = frozenset(BROKERS)
+ALL_BROKERS = frozenset(BROKERS)
 
 
 class TestPartitionState:
@@ -74,10 +74,10 @@ class TestEpochOfALog:
 
     def test_an_epoch_found_above_the_stores_is_ended(self) -> None:
         state = partition(1, 2, leader=1)
-        found = LeaderEpoch(EPOCH + 3)
-        after = raise_epoch(state, found)
+        found_epoch = LeaderEpoch(EPOCH + 3)
+        after = epoch_found(state, found_epoch)
         assert after == partition(1, 2, leader=None, epoch=EPOCH + 3)
-        assert elect(after, live=EVERYBODY).leader_epoch == found + 1
+        assert elect(after, live=ALL_BROKERS).leader_epoch == found_epoch + 1
 
     @pytest.mark.parametrize("behind", [0, 1])
     def test_an_epoch_found_at_or_below_the_stores_changes_nothing(self, behind: int) -> None:
@@ -88,13 +88,13 @@ class TestEpochOfALog:
 class TestCleanElection:
     def test_a_live_leader_stays(self) -> None:
         state = partition(1, 2, 3, leader=3)
-        assert elect(state, live=EVERYBODY) == state
+        assert elect(state, live=ALL_BROKERS) == state
 
     def test_assignment_order_decides_not_the_order_of_the_isr(self) -> None:
         """kafka-facts 2, trap 3."""
         state = partition(3, 1, 2, isr=(2, 1, 3), leader=None)
-        assert successor(state, live=EVERYBODY) == 3
-        assert elect(state, live=EVERYBODY).leader == 3
+        assert successor(state, live=ALL_BROKERS) == 3
+        assert elect(state, live=ALL_BROKERS).leader == 3
 
     def test_only_live_replicas_are_elected_and_the_epoch_grows_by_one(self) -> None:
         elected = elect(partition(1, 2, 3, leader=1), live=among(2, 3))
@@ -106,8 +106,8 @@ class TestCleanElection:
 
     def test_a_cooling_broker_comes_last(self) -> None:
         state = partition(1, 2, 3, leader=None)
-        assert elect(state, live=EVERYBODY, cooling=among(1)).leader == 2
-        assert elect(state, live=EVERYBODY, cooling=among(1, 2)).leader == 3
+        assert elect(state, live=ALL_BROKERS, cooling=among(1)).leader == 2
+        assert elect(state, live=ALL_BROKERS, cooling=among(1, 2)).leader == 3
 
     def test_a_cooling_broker_is_elected_if_no_other_isr_member_is_live(self) -> None:
         state = partition(1, 2, 3, isr=(1, 2), leader=2)
@@ -115,7 +115,7 @@ class TestCleanElection:
 
     def test_all_cooling_means_assignment_order_again(self) -> None:
         state = partition(3, 1, 2, leader=None)
-        assert elect(state, live=EVERYBODY, cooling=EVERYBODY).leader == 3
+        assert elect(state, live=ALL_BROKERS, cooling=ALL_BROKERS).leader == 3
 
     def test_without_a_live_isr_member_there_is_no_leader_in_a_new_epoch(self) -> None:
         state = partition(1, 2, 3, isr=(1,), leader=1)
@@ -147,7 +147,7 @@ class TestUncleanElection:
 
     def test_a_cooling_isr_member_still_comes_before_one_out_of_sync(self) -> None:
         state = partition(1, 2, 3, isr=(3,), leader=None)
-        assert elect(state, live=EVERYBODY, cooling=among(3), unclean=True).leader == 3
+        assert elect(state, live=ALL_BROKERS, cooling=among(3), unclean=True).leader == 3
 
     def test_with_no_live_replica_at_all_there_is_no_leader(self) -> None:
         state = partition(1, 2, isr=(1,), leader=1)
@@ -157,7 +157,7 @@ class TestUncleanElection:
 
 class TestPreferredLeader:
     def test_the_first_replica_gets_leadership_back(self) -> None:
-        preferred = elect_preferred_leader(partition(1, 2, 3, leader=2), live=EVERYBODY)
+        preferred = prefer(partition(1, 2, 3, leader=2), live=ALL_BROKERS)
         assert preferred == partition(1, 2, 3, leader=1, epoch=EPOCH + 1)
 
     @pytest.mark.parametrize(
@@ -191,11 +191,11 @@ class TestBrokerGone:
         assert after == partition(1, 2, 3, isr=(2, 3), leader=2, epoch=EPOCH + 1)
 
     def test_a_leader_back_as_a_new_incarnation_no_longer_leads(self) -> None:
-        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(1), live=EVERYBODY)
+        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(1), live=ALL_BROKERS)
         assert after == partition(1, 2, 3, isr=(2, 3), leader=2, epoch=EPOCH + 1)
 
     def test_a_follower_back_as_a_new_incarnation_is_out_of_sync(self) -> None:
-        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(3), live=EVERYBODY)
+        after = broker_gone(partition(1, 2, 3, leader=1), BrokerId(3), live=ALL_BROKERS)
         assert after == partition(1, 2, 3, isr=(1, 2), leader=1)
 
     def test_the_last_member_stays_in_the_isr_and_there_is_no_leader_until_it_returns(self) -> None:

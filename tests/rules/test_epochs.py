@@ -286,7 +286,7 @@ def follow(follower: Replica, leader: Replica) -> tuple[Replica, int]:
 
 def log_of(*epochs: int) -> Log:
     """One record per epoch named, the value being its place: equal logs are equal histories."""
-    return tuple((LeaderEpoch(epoch), place) for place, epoch in enumerate(epochs))
+    return tuple((LeaderEpoch(epoch), offset) for offset, epoch in enumerate(epochs))
 
 
 def replica(*epochs: int, leads: int | None = None) -> Replica:
@@ -354,7 +354,7 @@ class Cluster:
         return [one for number, one in enumerate(self.replicas) if number != self.leader]
 
 
-def lived(life: list[Term]) -> Cluster:
+def cluster_after(terms: list[Term]) -> Cluster:
     """Play the terms. Any replica may be elected, so elections are as unclean as they come."""
     replicas = [Replica()] * REPLICAS
     epoch = LeaderEpoch(0)
@@ -364,7 +364,7 @@ def lived(life: list[Term]) -> Cluster:
         written = tuple((epoch, next(values)) for _ in range(records))
         replicas[leader] = replicas[leader].with_records(written)
 
-    for term in life:
+    for term in terms:
         if term.lost:
             loser = replicas[term.loser]
             replicas[term.loser] = loser.cut(max(0, loser.end - term.lost))
@@ -376,10 +376,10 @@ def lived(life: list[Term]) -> Cluster:
                 replicas[term.copier], replicas[term.leader], records=term.copied
             )
         write(term.leader, term.written_later)
-    return Cluster(tuple(replicas), life[-1].leader)
+    return Cluster(tuple(replicas), terms[-1].leader)
 
 
-clusters = st.lists(terms, min_size=4, max_size=10).map(lived)
+clusters = st.lists(terms, min_size=4, max_size=10).map(cluster_after)
 
 
 @pytest.mark.property

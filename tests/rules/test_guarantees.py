@@ -21,7 +21,7 @@ from support.search_effort import times
 brokers = st.sampled_from(REPLICAS)
 
 
-class PartitionLife(RuleBasedStateMachine):
+class PartitionHistory(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(POLICIES))
     def begin(self, policy: Policy) -> None:
         self.world = PartitionWorld(policy)
@@ -79,8 +79,8 @@ class PartitionLife(RuleBasedStateMachine):
         self.world.broker_restarts_at_once(broker)
 
     @rule(broker=brokers)
-    def session_asks(self, broker: BrokerId) -> None:
-        self.world.session_asks(broker)
+    def session_fetches(self, broker: BrokerId) -> None:
+        self.world.session_fetches(broker)
 
     @rule(broker=brokers)
     def session_lists(self, broker: BrokerId) -> None:
@@ -103,10 +103,10 @@ class PartitionLife(RuleBasedStateMachine):
         self.world.check()
 
 
-TestPartitionLife = PartitionLife.TestCase
-TestPartitionLife.pytestmark = [pytest.mark.property]  # type: ignore[attr-defined]
+TestPartitionHistory = PartitionHistory.TestCase
+TestPartitionHistory.pytestmark = [pytest.mark.property]  # type: ignore[attr-defined]
 
-LIVES = times(quick=15, thorough=700, exhaustive=3_000)
+HISTORIES = times(quick=15, thorough=700, exhaustive=3_000)
 STEPS = 250
 
 
@@ -139,7 +139,7 @@ ACTIONS: dict[Action, int] = {  # and how often
     _store: 12,
     lambda world, _random, _: world.leader_reads_the_same_state_again(): 2,
     lambda world, random, _: world.leader_stalls(random.choice((100, 150, 400))): 2,
-    lambda world, _, broker: world.session_asks(broker): 6,
+    lambda world, _, broker: world.session_fetches(broker): 6,
     lambda world, _, broker: world.session_lists(broker): 1,
     lambda world, _, broker: world.broker_dies(broker): 2,
     lambda world, _, broker: world.broker_returns(broker): 2,
@@ -160,7 +160,7 @@ def walk(policy: Policy, seed: int) -> None:
 @pytest.mark.property
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_random_histories_of_a_partition_keep_every_guarantee(policy: Policy) -> None:
-    for seed in range(LIVES):
+    for seed in range(HISTORIES):
         try:
             walk(policy, seed)
         except AssertionError as error:

@@ -400,22 +400,22 @@ def test_append_times_begin_with_the_rule_that_reads_them() -> None:
     """What was appended before counts as appended at the change, and no later."""
     true_lag = TrueLag(lag_time_max_ms=3_000)
 
-    def heard(term: Leadership, offset: int, *, at_ms: int) -> Leadership:
+    def fetched_by_both(term: Leadership, offset: int, *, at_ms: int) -> Leadership:
         for broker in (SECOND, THIRD):
             term = fetched(term, broker, offset, at_ms=at_ms)
         return term
 
     term = leadership().append(end=Offset(10), now_ms=1_000)
     ruled = term.with_rule(rule_of(true_lag), now_ms=5_000)
-    assert heard(ruled, 4, at_ms=5_500).deadlines() == {SECOND: 8_001, THIRD: 8_001}
+    assert fetched_by_both(ruled, 4, at_ms=5_500).deadlines() == {SECOND: 8_001, THIRD: 8_001}
     again = ruled.with_rule(rule_of(true_lag, fetch_wait_max_ms=400), now_ms=6_000)
     assert again.log == ruled.log, "the record goes on"
     caught_up = CaughtUp(lag_time_max_ms=30_000)
     unread = again.with_rule(rule_of(caught_up), now_ms=6_500)
     unread = unread.append(end=Offset(20), now_ms=6_700)
-    back = heard(unread.with_rule(rule_of(true_lag), now_ms=7_000), 9, at_ms=7_500)
+    back = fetched_by_both(unread.with_rule(rule_of(true_lag), now_ms=7_000), 9, at_ms=7_500)
     assert back.deadlines() == {SECOND: 10_001, THIRD: 10_001}, "begun anew"
-    assert heard(back, 20, at_ms=8_000).deadlines() == {}
+    assert fetched_by_both(back, 20, at_ms=8_000).deadlines() == {}
 
 
 def test_append_times_of_an_epoch_without_appends() -> None:

@@ -38,23 +38,23 @@ def test_two_nodes_idle_and_with_produce() -> None:
 
 def test_a_leader_also_feeds_the_replicas_it_has() -> None:
     moving = {partition(0): move({ONE, TWO}, {THREE})}
-    found = loads(
+    brokers = loads(
         moving,
         leaders={partition(0): ONE},
         sizes={partition(0): 10 * MB},
         rates={partition(0): MB},
     )
-    assert found[ONE] == BrokerLoad(out_bytes=10 * MB, out_bytes_per_s=2 * MB)
-    assert found[THREE] == BrokerLoad(in_bytes=10 * MB, in_bytes_per_s=MB)
-    assert TWO not in found
-    assert found[ONE].time_ms(4 * MB) == 5_000
-    assert found[THREE].time_ms(4 * MB) == 3_334
+    assert brokers[ONE] == BrokerLoad(out_bytes=10 * MB, out_bytes_per_s=2 * MB)
+    assert brokers[THREE] == BrokerLoad(in_bytes=10 * MB, in_bytes_per_s=MB)
+    assert TWO not in brokers
+    assert brokers[ONE].time_ms(4 * MB) == 5_000
+    assert brokers[THREE].time_ms(4 * MB) == 3_334
 
 
 def test_a_partition_without_a_leader_adds_no_outbound_load() -> None:
-    found = loads({partition(0): move({ONE}, {TWO})}, leaders={}, sizes={}, rates={})
-    assert found == {TWO: BrokerLoad()}
-    assert total_time_ms(found.values(), 1) == 0
+    brokers = loads({partition(0): move({ONE}, {TWO})}, leaders={}, sizes={}, rates={})
+    assert brokers == {TWO: BrokerLoad()}
+    assert total_time_ms(brokers.values(), 1) == 0
 
 
 @pytest.mark.property

@@ -175,7 +175,7 @@ class Limited:
     patience_ms: int
 
 
-Life = list[Idle | InSync | Limited]
+Actions = list[Idle | InSync | Limited]
 
 
 @dataclass
@@ -187,28 +187,28 @@ class Sender:
     limited: Ledger = field(default_factory=list)
     in_sync: Ledger = field(default_factory=list)
 
-    def live(self, life: Life) -> None:
-        for deed in life:
-            match deed:
+    def run(self, actions: Actions) -> None:
+        for action in actions:
+            match action:
                 case Idle(ms=ms):
                     self.now_ms += ms
                 case InSync(size_bytes=size_bytes):
                     self.bucket = self.bucket.pass_in_sync(size_bytes, now_ms=self.now_ms)
                     self.in_sync.append((self.now_ms, size_bytes))
                 case Limited():
-                    self.send(deed)
+                    self.send(action)
 
-    def send(self, deed: Limited) -> None:
-        for _ in range(deed.times):
-            free_at_ms = self.bucket.admits_at_ms(deed.size_bytes)
+    def send(self, action: Limited) -> None:
+        for _ in range(action.times):
+            free_at_ms = self.bucket.admits_at_ms(action.size_bytes)
             assert free_at_ms is not None
-            if free_at_ms > self.now_ms + deed.patience_ms:
-                self.now_ms += deed.patience_ms
+            if free_at_ms > self.now_ms + action.patience_ms:
+                self.now_ms += action.patience_ms
                 return
             self.now_ms = max(self.now_ms, free_at_ms)
-            self.bucket = self.bucket.spend(deed.size_bytes, now_ms=self.now_ms)
-            self.limited.append((self.now_ms, deed.size_bytes))
-            self.check_bound(one_batch=deed.size_bytes)
+            self.bucket = self.bucket.spend(action.size_bytes, now_ms=self.now_ms)
+            self.limited.append((self.now_ms, action.size_bytes))
+            self.check_bound(one_batch=action.size_bytes)
 
     def check_bound(self, *, one_batch: int) -> None:
         limited = in_ten_seconds(self.limited, until_ms=self.now_ms)
@@ -220,7 +220,7 @@ RATES = st.sampled_from([1, 2, 3, 999, 1_000, 300_000]) | st.integers(1, 10**7)
 
 
 @st.composite
-def lives(draw: st.DrawFn, *, with_in_sync: bool) -> tuple[int, Life]:
+def action_sequences(draw: st.DrawFn, *, with_in_sync: bool) -> tuple[int, Actions]:
     """A quota, and deeds whose sizes are multiples and parts of a second of it."""
     rate = draw(RATES)
     sizes = st.integers(1, 14_000).map(lambda permille: max(1, rate * permille // 1_000))
@@ -232,39 +232,39 @@ def lives(draw: st.DrawFn, *, with_in_sync: bool) -> tuple[int, Life]:
         times=st.integers(1, 150),
         patience_ms=st.sampled_from([0, 1, 300, 20_000]),
     )
-    deeds: st.SearchStrategy[Idle | InSync | Limited] = idle | limited
+    actions: st.SearchStrategy[Idle | InSync | Limited] = idle | limited
     if with_in_sync:
-        deeds |= st.builds(InSync, size_bytes=sizes)
-    return rate, draw(st.lists(deeds, min_size=1, max_size=15))
+        actions |= st.builds(InSync, size_bytes=sizes)
+    return rate, draw(st.lists(actions, min_size=1, max_size=15))
 
 
 # Milliseconds' worth of the quota the bucket begins with: in debt, empty, in between, full.
 STARTS = st.sampled_from([-30_000, -10_000, 0, 500]) | st.integers(-12_000, 500)
 
-IDLE_THEN_GREEDY: tuple[int, Life] = R, [Idle(2_000), Limited(20, 550, 20_000)]
+IDLE_THEN_GREEDY: tuple[int, Actions] = R, [Idle(2_000), Limited(20, 550, 20_000)]
 
 
 @pytest.mark.property
-@given(rate_and_life=lives(with_in_sync=True), start=STARTS)
-@example(rate_and_life=IDLE_THEN_GREEDY, start=0)
-@example(rate_and_life=(R, [InSync(20_000), Limited(10, 120, 20_000)]), start=500)
+@given(rate_and_actions=action_sequences(with_in_sync=True), start=STARTS)
+@example(rate_and_actions=IDLE_THEN_GREEDY, start=0)
+@example(rate_and_actions=(R, [InSync(20_000), Limited(10, 120, 20_000)]), start=500)
 def test_throttled_bytes_stay_within_105_percent_less_in_sync_plus_one_batch(
-    rate_and_life: tuple[int, Life], start: int
+    rate_and_actions: tuple[int, Actions], start: int
 ) -> None:
     """quota_bucket.py's bound, at every moment at which such a byte is let go (see `Sender`)."""
-    rate, life = rate_and_life
-    Sender(Bucket(bytes_per_s=rate, credit=rate * start, at_ms=0)).live(life)
+    rate, actions = rate_and_actions
+    Sender(Bucket(bytes_per_s=rate, credit=rate * start, at_ms=0)).run(actions)
 
 
 @pytest.mark.property
-@given(rate_and_life=lives(with_in_sync=False), start=STARTS)
-@example(rate_and_life=IDLE_THEN_GREEDY, start=0)
+@given(rate_and_actions=action_sequences(with_in_sync=False), start=STARTS)
+@example(rate_and_actions=IDLE_THEN_GREEDY, start=0)
 def test_alone_any_ten_seconds_stay_within_105_percent_plus_one_batch(
-    rate_and_life: tuple[int, Life], start: int
+    rate_and_actions: tuple[int, Actions], start: int
 ) -> None:
-    rate, life = rate_and_life
+    rate, actions = rate_and_actions
     sender = Sender(Bucket(bytes_per_s=rate, credit=rate * start, at_ms=0))
-    sender.live(life)
+    sender.run(actions)
     largest_batch = max((size for _, size in sender.limited), default=0)
     assert 2 * (fullest_ten_seconds(sender.limited) - largest_batch) <= 21 * rate
 
@@ -425,7 +425,7 @@ class Receiver:
     in_sync: Ledger = field(default_factory=list)
     under_way: dict[int, Request] = field(default_factory=dict)
 
-    def live(self, world: World) -> None:
+    def run(self, world: World) -> None:
         delays_ms, answers = cycle(world.delays_ms), cycle(world.answers)
         in_sync_bytes = cycle(world.in_sync_bytes)
         for now_ms in range(0, 2 * TEN_SECONDS_MS, world.tick_ms):
@@ -477,9 +477,9 @@ class Receiver:
         assert 2 * (limited + in_sync - self.batch_bytes_max) <= 21 * self.bucket.bytes_per_s
 
 
-def live_in(world: World) -> Receiver:
+def run_in(world: World) -> Receiver:
     receiver = Receiver(world.bucket, world.batch_bytes_max, world.leaders)
-    receiver.live(world)
+    receiver.run(world)
     return receiver
 
 
@@ -529,7 +529,7 @@ def test_received_bytes_stay_within_105_percent_plus_one_batch_over_any_ten_seco
     world: World,
 ) -> None:
     """KIP-73's pessimistic variant "is conservative": several leaders, late and large answers."""
-    most_bytes = fullest_ten_seconds(live_in(world).received)
+    most_bytes = fullest_ten_seconds(run_in(world).received)
     assert 2 * (most_bytes - world.batch_bytes_max) <= 21 * world.bucket.bytes_per_s
 
 
@@ -548,7 +548,7 @@ def test_received_bytes_stay_within_105_percent_plus_one_batch_over_any_ten_seco
 )
 def test_requested_bytes_stay_within_105_percent_less_in_sync_plus_one_batch(world: World) -> None:
     """quota_bucket.py's bound, at every moment at which a follower asks (see `Receiver`)."""
-    live_in(world)
+    run_in(world)
 
 
 def test_a_pending_response_does_not_shorten_the_ten_seconds_of_in_sync_traffic() -> None:
@@ -627,7 +627,7 @@ def test_after_a_lower_quota_an_unused_reservation_brings_no_more_than_half_a_se
     sender = Sender(
         lowered.settle(reserved_bytes=reserved_bytes, received_bytes=0, now_ms=501), now_ms=501
     )
-    sender.live([Limited(size_bytes=1, times=1_000, patience_ms=200)])
+    sender.run([Limited(size_bytes=1, times=1_000, patience_ms=200)])
 
 
 @pytest.mark.property
@@ -648,7 +648,7 @@ def test_the_last_quota_is_kept_whatever_the_earlier_ones_were(
             bucket = bucket.spend(size_bytes, now_ms=now_ms)
     changed = bucket.with_rate(rates[0] + 1, now_ms=now_ms)
     sender = Sender(changed, now_ms=now_ms)
-    sender.live([Limited(size_bytes=1 + rates[0] // 10, times=120, patience_ms=20_000)])
+    sender.run([Limited(size_bytes=1 + rates[0] // 10, times=120, patience_ms=20_000)])
     assert sender.limited or changed.owed, "held back though nothing is owed"
 
 

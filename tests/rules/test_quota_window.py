@@ -204,10 +204,10 @@ def histories(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, int | None]]]:
 def test_the_window_agrees_with_kafkas_ring_at_every_measurement(
     history: tuple[int, int, list[tuple[int, int | None]]],
 ) -> None:
-    samples, sample_ms, deeds = history
+    samples, sample_ms, steps = history
     window, ring = QuotaWindow(samples_max=samples, sample_ms=sample_ms), Ring(samples, sample_ms)
     now_ms = 0
-    for gap_ms, size_bytes in [*deeds, (0, MEASURE)]:
+    for gap_ms, size_bytes in [*steps, (0, MEASURE)]:
         now_ms += gap_ms
         if size_bytes is not MEASURE:
             window = window.record(size_bytes, now_ms=now_ms)

@@ -353,7 +353,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class Step:
     """A move, perhaps in place of another, and what happens before it is looked at again."""
 
     target: tuple[BrokerId, ...]
@@ -366,8 +366,8 @@ class Chapter:
     min_insync_replicas: int
 
 
-chapters = st.builds(
-    Chapter,
+steps = st.builds(
+    Step,
     target=targets,
     live=broker_sets,
     caught_up=broker_sets,
@@ -381,22 +381,22 @@ chapters = st.builds(
 
 @pytest.mark.property
 @searched
-@given(replicas=targets, story=st.lists(chapters, min_size=2, max_size=6), unclean=st.booleans())
+@given(replicas=targets, sequence=st.lists(steps, min_size=2, max_size=6), unclean=st.booleans())
 def test_design_no_sequence_of_moves_loses_the_isr_the_leader_or_the_origin(
-    replicas: tuple[BrokerId, ...], story: list[Chapter], *, unclean: bool
+    replicas: tuple[BrokerId, ...], sequence: list[Step], *, unclean: bool
 ) -> None:
     """Never an empty ISR or a leader outside it; a cancelled move ends on the replicas from before
     the first start, and a completed one on its target."""
     moved = Partition(partition(*replicas, leader=replicas[0]), frozenset(replicas), unclean)
-    for chapter in story:
-        moved.start(chapter.target)
-        moved.live_on(chapter.live)
-        moved.change_isr(chapter.caught_up)
-        if chapter.hands_over:
+    for step in sequence:
+        moved.start(step.target)
+        moved.live_on(step.live)
+        moved.change_isr(step.caught_up)
+        if step.hands_over:
             moved.hand_over()
-        moved.change_isr(chapter.caught_up_later)
-        moved.live_on(moved.live - chapter.dead_later)
-        if chapter.ending == "complete":
-            moved.complete(chapter.min_insync_replicas)
-        elif chapter.ending == "cancel":
+        moved.change_isr(step.caught_up_later)
+        moved.live_on(moved.live - step.dead_later)
+        if step.ending == "complete":
+            moved.complete(step.min_insync_replicas)
+        elif step.ending == "cancel":
             moved.cancel()

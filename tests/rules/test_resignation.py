@@ -20,7 +20,7 @@ from support.rules.partition_states import (
     partition,
 )
 
-EVERYBODY = among(1, 2, 3, 4, 5)
+ALL_BROKERS = among(1, 2, 3, 4, 5)
 
 
 def reading(*parsed_at_ms: int) -> Follower:
@@ -58,7 +58,7 @@ class TestWhen:
 
 
 def resigned(state: PartitionState, *cooling: int) -> PartitionState | None:
-    return resign(state, live=EVERYBODY, cooling=among(*cooling))
+    return resign(state, live=ALL_BROKERS, cooling=among(*cooling))
 
 
 class TestHandOver:
@@ -145,14 +145,14 @@ def test_kip_501_no_thrashing_though_every_broker_is_always_slow(
     cooling = Cooldowns()
     resigned_at_ms: list[int] = []
     now_ms = 0
-    for wait_ms, caught_up in [*changes, *[(20, EVERYBODY)] * 10]:
+    for wait_ms, caught_up in [*changes, *[(20, ALL_BROKERS)] * 10]:
         now_ms += wait_ms
         isr = tuple(b for b in assigned if b == state.leader or b in caught_up)
         state = PartitionState(
             replicas=assigned, isr=isr, leader=state.leader, leader_epoch=state.leader_epoch
         )
         for _ in range(replicas + 1):  # slow at once, again and again
-            after = resign(state, live=EVERYBODY, cooling=cooling.brokers(now_ms=now_ms))
+            after = resign(state, live=ALL_BROKERS, cooling=cooling.brokers(now_ms=now_ms))
             if after is None:
                 break
             assert_sound(after)

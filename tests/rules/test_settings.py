@@ -78,9 +78,9 @@ def test_design_each_name_with_each_flag_it_allows_gives_its_policy(
 
 
 def test_the_configured_limits_reach_the_policy() -> None:
-    asked = replace(DEFAULTS, replica_lag_time_max_ms=10_000, replica_lag_max_messages=7)
+    settings = replace(DEFAULTS, replica_lag_time_max_ms=10_000, replica_lag_max_messages=7)
     for name in POLICY_NAMES:
-        policy = in_sync_rule(replace(asked, replica_in_sync_policy=name)).policy
+        policy = in_sync_rule(replace(settings, replica_in_sync_policy=name)).policy
         assert policy.lag_time_max_ms == 10_000
         assert not isinstance(policy, Messages) or policy.lag_max_messages == 7
 

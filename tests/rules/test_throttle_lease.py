@@ -141,7 +141,7 @@ broker_configs = st.dictionaries(st.sampled_from([LEADER_RATE, FOLLOWER_RATE]), 
 @given(
     before_topics=st.dictionaries(st.sampled_from(["t", "u"]), topic_configs),
     before_brokers=st.dictionaries(st.integers(1, 5).map(BrokerId), broker_configs),
-    story=st.lists(
+    extensions=st.lists(
         st.tuples(st.dictionaries(keys, moves, min_size=1, max_size=3), st.integers(1, 99)),
         min_size=1,
         max_size=4,
@@ -150,11 +150,11 @@ broker_configs = st.dictionaries(st.sampled_from([LEADER_RATE, FOLLOWER_RATE]), 
 def test_a_lease_restores_everything_however_often_it_was_extended(
     before_topics: dict[str, dict[str, str]],
     before_brokers: dict[BrokerId, dict[str, str]],
-    story: list[tuple[dict[tuple[str, PartitionId], Move], int]],
+    extensions: list[tuple[dict[tuple[str, PartitionId], Move], int]],
 ) -> None:
     during = Configs(topics=before_topics, brokers=before_brokers)
     lease: ThrottleLease = NO_LEASE
-    for moving, rate in story:
+    for moving, rate in extensions:
         lease, change = extend(lease, moving, bytes_per_s=rate, configs=during)
         during = applied(during, change)
         for (topic, number), each in moving.items():

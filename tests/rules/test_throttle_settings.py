@@ -14,25 +14,25 @@ T0, T1, U0 = (("t", PartitionId(0)), ("t", PartitionId(1)), ("u", PartitionId(0)
 
 def test_moves_are_throttled_on_the_brokers_named() -> None:
     moving = {T0: Move(sources=frozenset({ONE, TWO}), destinations=frozenset({THREE}))}
-    found = of_moves(moving, bytes_per_s=10, brokers=[THREE, ONE])
-    assert found.rates == {
+    throttle = of_moves(moving, bytes_per_s=10, brokers=[THREE, ONE])
+    assert throttle.rates == {
         (1, LEADER_RATE): 10,
         (1, FOLLOWER_RATE): 10,
         (3, LEADER_RATE): 10,
         (3, FOLLOWER_RATE): 10,
     }
-    assert {name: str(each) for name, each in found.lists.items()} == {
+    assert {name: str(each) for name, each in throttle.lists.items()} == {
         ("t", LEADER_LIST): "0:1,0:2",
         ("t", FOLLOWER_LIST): "0:3",
     }
-    assert (found.brokers, found.topics) == ((1, 3), ("t",))
+    assert (throttle.brokers, throttle.topics) == ((1, 3), ("t",))
 
 
 def test_a_bootstrapping_broker_is_throttled_with_the_leaders_it_fetches_from() -> None:
     """Nobody else's traffic: no follower rate on leaders, no leader rate on the broker."""
-    found = of_bootstrap({T0: ONE, T1: TWO, U0: None}, THREE, bytes_per_s=10, set_on=THREE)
-    assert found.rates == {(1, LEADER_RATE): 10, (2, LEADER_RATE): 10, (3, FOLLOWER_RATE): 10}
-    assert {name: str(each) for name, each in found.lists.items()} == {
+    throttle = of_bootstrap({T0: ONE, T1: TWO, U0: None}, THREE, bytes_per_s=10, set_on=THREE)
+    assert throttle.rates == {(1, LEADER_RATE): 10, (2, LEADER_RATE): 10, (3, FOLLOWER_RATE): 10}
+    assert {name: str(each) for name, each in throttle.lists.items()} == {
         ("t", LEADER_LIST): "0:1,1:2",
         ("t", FOLLOWER_LIST): "0:3,1:3",
         ("u", FOLLOWER_LIST): "0:3",
@@ -40,8 +40,8 @@ def test_a_bootstrapping_broker_is_throttled_with_the_leaders_it_fetches_from() 
 
 
 def test_the_rate_of_a_bootstrapping_broker_may_be_a_cluster_default() -> None:
-    found = of_bootstrap({T0: ONE}, THREE, bytes_per_s=10, set_on=ALL)
-    assert found.rates == {(1, LEADER_RATE): 10, (-1, FOLLOWER_RATE): 10}
+    throttle = of_bootstrap({T0: ONE}, THREE, bytes_per_s=10, set_on=ALL)
+    assert throttle.rates == {(1, LEADER_RATE): 10, (-1, FOLLOWER_RATE): 10}
 
 
 def test_a_lease_of_a_bootstrapping_broker_restores_earlier_values() -> None:

@@ -47,8 +47,10 @@ def test_the_treatment_of_a_followers_own_fetch(
     *, next_offset: int, leader_high_watermark: int | None, expected: bool
 ) -> None:
     """kafka-facts 3: known lag <= 0, lag = max(0, leaderHW - nextOffset); unknown is no."""
-    told = None if leader_high_watermark is None else Offset(leader_high_watermark)
-    in_sync = follower_is_in_sync(next_offset=Offset(next_offset), leader_high_watermark=told)
+    known_watermark = None if leader_high_watermark is None else Offset(leader_high_watermark)
+    in_sync = follower_is_in_sync(
+        next_offset=Offset(next_offset), leader_high_watermark=known_watermark
+    )
     assert in_sync is expected
 
 

@@ -65,8 +65,8 @@ def latest(offset: int, at_s: float) -> Latest:
 
 def kinds(*operations: Operation, unclean: bool = False, expired: bool = False) -> list[str]:
     history = History(operations=list(operations))
-    found = history.find_anomalies(unclean=unclean, producers_expired=expired)
-    return [f"{each.kind} {each.offset}" for each in found]
+    anomalies = history.find_anomalies(unclean=unclean, producers_expired=expired)
+    return [f"{each.kind} {each.offset}" for each in anomalies]
 
 
 CORRECT: dict[str, tuple[Operation, ...]] = {

@@ -216,7 +216,7 @@ def test_a_clock_that_drifts_is_the_brokers_own() -> None:
 def test_a_broker_starts_though_the_fault_that_starts_it_is_cancelled(*, refuses: bool) -> None:
     """The checks skip brokers that have not started."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = cluster.brokers[2]
         cluster.kill(2)
         broker.disk.is_full = refuses
@@ -228,4 +228,4 @@ def test_a_broker_starts_though_the_fault_that_starts_it_is_cancelled(*, refuses
         await cluster.heal()
         assert broker.has_started
 
-    play(story)
+    play(scenario)

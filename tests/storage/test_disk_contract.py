@@ -146,9 +146,9 @@ def test_refusals_name_the_errno_and_the_path(disk: Disk, root: str, what: str) 
     disk.write_atomic(f"{root}/file", b"")
     disk.make_dirs(f"{root}/dir")
     disk.make_dirs(f"{root}/full/below")
-    expected, act = REFUSED[what]
+    expected, operation = REFUSED[what]
     with pytest.raises(DiskError, match=root) as refusal:
-        act(disk, root)
+        operation(disk, root)
     assert refusal.value.errno == expected
     assert "\n" not in str(refusal.value)
 

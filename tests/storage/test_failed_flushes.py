@@ -89,14 +89,14 @@ def test_records_are_not_visible_before_their_flush_is_done(
     before, records = visible(log), read_all(log)
     seen: list[dict[str, object]] = []
 
-    def look() -> None:
+    def check_nothing_new_is_visible() -> None:
         seen.append(visible(log))
         assert read_all(log) == records
         assert not read(log, log.end, up_to=1_000).data
         with pytest.raises(OffsetOutOfRange):
             read(log, log.end + 1, up_to=1_000)
 
-    disk.before_flush = look
+    disk.before_flush = check_nothing_new_is_visible
     append_more(log)
     assert seen == [before]
     assert log.end > 6
@@ -112,7 +112,7 @@ def test_nothing_changes_a_log_after_a_failed_flush(append_more: Callable[[Log],
         append_more(log)
     disk.fails_flushes = False
     before = visible(log)
-    acts: list[Callable[[], object]] = [
+    operations: list[Callable[[], object]] = [
         lambda: append(log, batch()),
         lambda: log.append_follower(stamped(batch(), base=log.end, epoch=3), now_ms=0),
         lambda: log.truncate_to(2),
@@ -123,9 +123,9 @@ def test_nothing_changes_a_log_after_a_failed_flush(append_more: Callable[[Log],
         log.flush,
         log.close,
     ]
-    for act in acts:
+    for operation in operations:
         with pytest.raises(LogFailed, match="restart"):
-            act()
+            operation()
     assert visible(log) == before
 
 

@@ -200,9 +200,9 @@ def test_records_that_a_killed_process_acknowledged_are_kept(tmp_path: Path) -> 
         for _ in range(300):
             writer.stdout.readline()
         os.kill(writer.pid, 9)
-        told = writer.stdout.read().split()
+        acknowledged = writer.stdout.read().split()
     log = open_log(RealDisk(), path)
-    assert log.end >= int(told[-1] if told else 900)
+    assert log.end >= int(acknowledged[-1] if acknowledged else 900)
     assert len(read_all(log)) == log.end // 3 * len(batch(3, size=100))
     assert log.epochs.entries[-1].epoch == (log.end - 3) // 50
     assert len(log.segment_bases) > 1

@@ -249,8 +249,8 @@ def test_an_epoch_without_records_is_replaced() -> None:
     assert log.epochs.latest == 7
     log.append_follower(stamped(batch(), base=2, epoch=3), now_ms=0)
     log.append_follower(stamped(batch(), base=3, epoch=5), now_ms=0)
-    told = [(entry.epoch, entry.start) for entry in log.epochs.entries]
-    assert told == [(3, 0), (5, 3)]
+    entries = [(entry.epoch, entry.start) for entry in log.epochs.entries]
+    assert entries == [(3, 0), (5, 3)]
     log.close()
     assert open_log(disk, clean=True).epochs == log.epochs
 
@@ -371,9 +371,9 @@ def test_a_torn_append_that_cannot_be_removed_fails_the_log() -> None:
     with pytest.raises(LogFailed):
         append(log, batch())
     disk.broken = set()
-    for act in (lambda: append(log, batch()), lambda: read(log, 0), log.roll, log.close):
+    for operation in (lambda: append(log, batch()), lambda: read(log, 0), log.roll, log.close):
         with pytest.raises(LogFailed, match="restart"):
-            act()
+            operation()
     assert open_log(disk).end == 4
 
 
@@ -415,10 +415,10 @@ def test_a_truncation_offset_is_looked_up_by_reading_and_the_truncation_itself_r
     disk.broken = set()
     assert read_all(log)[: len(whole) * left // 40] == whole[: len(whole) * left // 40]
     assert log.max_timestamp() == ((0, 0) if left == 0 else (left // 2 - 1, left - 2))
-    told = read_all(log), known_producers(log.producers)
+    before = read_all(log), known_producers(log.producers)
     disk.crash()
     again = open_log(disk)
-    assert (read_all(again), known_producers(again.producers)) == told, "as its batches tell it"
+    assert (read_all(again), known_producers(again.producers)) == before, "as its batches tell it"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from support.storage.log_model import (
 
 PATH = "/data/t-0"
 RETENTION_BYTES = 4000
-CONFIG_OF_RUNS = LogConfig(
+RETENTION_CONFIG = LogConfig(
     segment_bytes=CONFIG.segment_bytes,
     index_interval_bytes=CONFIG.index_interval_bytes,
     retention_bytes=RETENTION_BYTES,
@@ -51,7 +51,7 @@ class LogHistory(RuleBasedStateMachine):
         self.log = self.reopened(clean=False)
 
     def reopened(self, *, clean: bool) -> Log:
-        return open_log(self.disk, PATH, CONFIG_OF_RUNS, clean=clean)
+        return open_log(self.disk, PATH, RETENTION_CONFIG, clean=clean)
 
     def made(self, count: int, size: int, time_ms: int, producer_id: int) -> bytes:
         """A batch; those of a producer go on in its sequence (all the log's tests need)."""
@@ -213,10 +213,10 @@ class LogHistory(RuleBasedStateMachine):
 
     @invariant()
     def epochs(self) -> None:
-        told, end = self.log.epochs, Offset(self.log.end)
+        epochs, end = self.log.epochs, Offset(self.log.end)
         if self.log.start == end:
-            told = told.cut_end(end)  # the last epoch of an emptied log is remembered, or not
-        assert told == self.dumb.epochs()
+            epochs = epochs.cut_end(end)  # the last epoch of an emptied log is remembered, or not
+        assert epochs == self.dumb.epochs()
 
     @invariant()
     def producers(self) -> None:

@@ -246,9 +246,9 @@ def test_a_failure_after_the_write_fails_the_log_and_claims_nothing(
     assert log.offset_for_time(7) is None
     assert log.max_timestamp() == (6, 2)
     assert log._segments[-1].index.last_position == indexed == used // 2
-    for act in (append_three, lambda: append(log, batch(), epoch=2), log.roll, log.close):
+    for operation in (append_three, lambda: append(log, batch(), epoch=2), log.roll, log.close):
         with pytest.raises(LogFailed, match="restart"):
-            act()
+            operation()
     disk.crash()
     log = open_log(disk)
     assert (log.end, read_all(log)) == (4, whole), "and the file does not hold the batches either"

@@ -17,9 +17,9 @@ LAST = 2**31 - 1
 
 
 def header(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> BatchHeader:
-    found = read_header(batch(count, producer=(producer, epoch, sequence)))
-    assert found is not None
-    return found
+    read = read_header(batch(count, producer=(producer, epoch, sequence)))
+    assert read is not None
+    return read
 
 
 def wrote(*batches: BatchHeader) -> Producers:

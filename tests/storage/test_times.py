@@ -114,14 +114,14 @@ def test_every_timestamp_is_that_of_its_record(
     """In every codec, and where the log begins inside a batch."""
     log, dumb = open_log(MemoryDisk()), Records([])
     for build, codec, is_stamped_by_broker, times_ms in batches:
-        batch, told = build(codec, times_ms), times_ms
+        batch, stored_times_ms = build(codec, times_ms), times_ms
         assert struct.unpack_from(">h", batch, 21)[0] in (codec, NONE)  # plain if not smaller
         if is_stamped_by_broker:
             (attributes,) = struct.unpack_from(">h", batch, 21)
             batch = with_header(batch, attributes=attributes | LOG_APPEND_TIME)
-            told = [max(times_ms)] * len(times_ms)
+            stored_times_ms = [max(times_ms)] * len(times_ms)
         append(log, batch)
-        dumb.times_ms += told
+        dumb.times_ms += stored_times_ms
     dumb.start = round(where * (len(dumb.times_ms) - 1))
     log.delete_records_before(dumb.start)
     for time_ms in {0, *asked, *dumb.times_ms, *(at + 1 for at in dumb.times_ms)}:
@@ -190,10 +190,10 @@ def test_a_timestamp_lookup_in_any_bytes_returns_an_offset_inside_the_log(
     batch = by_kafka_python(NONE, [BAD_MS] * 3)
     log = surrounded(with_header(batch, attributes=codec, body=body))
     for time_ms in (0, BEFORE_MS + 1, BAD_MS, BEHIND_MS):
-        found = log.offset_for_time(time_ms)
-        assert found is not None
-        assert 0 <= found[0] < log.end
-        assert time_ms <= found[1] < 2**63
+        offset_and_time = log.offset_for_time(time_ms)
+        assert offset_and_time is not None
+        assert 0 <= offset_and_time[0] < log.end
+        assert time_ms <= offset_and_time[1] < 2**63
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

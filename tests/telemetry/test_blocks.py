@@ -173,8 +173,8 @@ def test_the_outcome_of_an_uncommitted_proposal_is_read_back() -> None:
     record.record_proposal(shrink, "silent", now_ms=1_012)
     record.record_isr(shrink, both, frozenset((one,)), replicas=replicas, version=6, now_ms=1_013)
     rows = rows_of(recorder, "isr_events")
-    place = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 2}
-    assert all(row.items() >= place.items() for row in rows)
+    identity = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 2}
+    assert all(row.items() >= identity.items() for row in rows)
     columns = ("number", "event", "version", "isr_before", "isr_after", "late_ms", "seq")
     assert [(row["at_ms"] - ANCHOR_MS, *(row[name] for name in columns)) for row in rows] == [
         (0, 0, "began", 5, [1, 2], [1, 2], None, 0),

@@ -29,7 +29,7 @@ Changes = list[dict[str, Any]]
 
 
 def recorded(
-    trouble: Callable[[Cluster], Awaitable[None]],
+    fault: Callable[[Cluster], Awaitable[None]],
     *,
     settings: dict[str, str] | None = None,
     brokers: int = 3,
@@ -39,7 +39,7 @@ def recorded(
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
-        await trouble(cluster)
+        await fault(cluster)
         await asyncio.sleep(2.0)  # all of it is published
         rows.extend(as_rows(await collect(cluster))["isr"])
 
@@ -48,7 +48,7 @@ def recorded(
     return sorted(rows, key=lambda row: row["version"])
 
 
-def told(rows: Changes) -> list[tuple[Any, ...]]:
+def as_tuples(rows: Changes) -> list[tuple[Any, ...]]:
     names = ("replica", "change", "decided_by", "cause", "late_ms")
     return [tuple(row[name] for name in names) for row in rows]
 
@@ -67,7 +67,7 @@ def told(rows: Changes) -> list[tuple[Any, ...]]:
 def test_a_follower_that_is_cut_off_leaves_and_returns(
     policy: str, lag_max_messages: int, cause: str
 ) -> None:
-    async def trouble(cluster: Cluster) -> None:
+    async def fault(cluster: Cluster) -> None:
         writing = cluster.loop.create_task(write_on(cluster))
         await asyncio.sleep(1.0)
         cluster.network.cut(1, 3)
@@ -80,34 +80,34 @@ def test_a_follower_that_is_cut_off_leaves_and_returns(
         "replica.in.sync.policy": policy,
         "replica.lag.max.messages": str(lag_max_messages),
     }
-    assert told(recorded(trouble, settings=settings)) == [
+    assert as_tuples(recorded(fault, settings=settings)) == [
         (3, "shrink", "leader", cause, 0),
         (3, "expand", "leader", "caught-up", None),
     ]
 
 
 def test_a_broker_that_dies_is_removed_by_the_controller() -> None:
-    async def trouble(cluster: Cluster) -> None:
+    async def fault(cluster: Cluster) -> None:
         cluster.kill(3)
         await until(lambda: isr_of(cluster) == [1, 2])
 
-    assert told(recorded(trouble)) == [(3, "shrink", "controller", "broker-gone", None)]
+    assert as_tuples(recorded(fault)) == [(3, "shrink", "controller", "broker-gone", None)]
 
 
 def test_a_replica_whose_log_failed_is_removed_by_the_controller() -> None:
-    async def trouble(cluster: Cluster) -> None:
+    async def fault(cluster: Cluster) -> None:
         node_of(cluster, 3).directory.logs[KEY].fail("a test")
         await until(lambda: isr_of(cluster) == [1, 2])
 
-    assert told(recorded(trouble)) == [(3, "shrink", "controller", "replica-offline", None)]
+    assert as_tuples(recorded(fault)) == [(3, "shrink", "controller", "replica-offline", None)]
 
 
 def test_a_reassignment_removes_one_replica_and_adds_another() -> None:
-    async def trouble(cluster: Cluster) -> None:
+    async def fault(cluster: Cluster) -> None:
         await Admin(cluster, client_of(cluster)).move(KEY, [1, 2, 4])
         await until(lambda: isr_of(cluster) == [1, 2, 4])
 
-    assert told(recorded(trouble, brokers=4)) == [
+    assert as_tuples(recorded(fault, brokers=4)) == [
         (4, "expand", "leader", "caught-up", None),
         (3, "shrink", "controller", "reassignment", None),
     ]
@@ -116,7 +116,7 @@ def test_a_reassignment_removes_one_replica_and_adds_another() -> None:
 def test_a_leader_that_did_not_run_at_the_deadline_is_late() -> None:
     due: list[int] = []
 
-    async def trouble(cluster: Cluster) -> None:
+    async def fault(cluster: Cluster) -> None:
         client = client_of(cluster)
         cluster.network.cut(1, 3)
         await client.append_once([b"more"])
@@ -128,7 +128,7 @@ def test_a_leader_that_did_not_run_at_the_deadline_is_late() -> None:
         cluster.resume(1)
         await until(lambda: isr_of(cluster) == [1, 2])
 
-    (row,) = recorded(trouble)
+    (row,) = recorded(fault)
     assert (row["change"], row["cause"]) == ("shrink", "lag-time")
     assert row["late_ms"] == row["decided_at_ms"] - WALL_AT_START_MS - due[0]
     assert 25 <= row["late_ms"] <= 100

@@ -32,7 +32,7 @@ def elections(tables: Tables) -> list[Election]:
     ]
 
 
-async def told(cluster: Cluster) -> Tables:
+async def recorded_tables(cluster: Cluster) -> Tables:
     await asyncio.sleep(PUBLISHED_S)
     return as_rows(await collect(cluster))
 
@@ -61,7 +61,7 @@ def test_a_death_a_return_and_a_resignation() -> None:
         await asyncio.sleep(LAG_S + 0.3)  # more than half of the last two limits
         cluster.resume(1)
         resigned_ms = await until(lambda: leader_of(cluster) == 2)
-        tables = await told(cluster)
+        tables = await recorded_tables(cluster)
         writing.cancel()
         assert elections(tables) == [
             (1, 2, 1, GONE),
@@ -85,6 +85,6 @@ def test_a_partition_without_a_leader_for_a_while() -> None:
         await asyncio.sleep(PUBLISHED_S)
         await cluster.start(THREE)
         await until(lambda: leader_of(cluster) == THREE)
-        assert elections(await told(cluster)) == [(3, None, 1, GONE), (None, 3, 2, GONE)]
+        assert elections(await recorded_tables(cluster)) == [(3, None, 1, GONE), (None, 3, 2, GONE)]
 
     play(scenario, settings=SETTINGS)

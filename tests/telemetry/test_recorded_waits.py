@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from insync.sim.cluster import Cluster
-from support.telemetry.recorded_runs import Tables, as_rows, live
+from support.telemetry.recorded_runs import Tables, as_rows, record_faults
 
 LONGEST_MS = 100
 SETTINGS = {"replica.fetch.wait.max.ms": str(LONGEST_MS)}
@@ -21,7 +21,7 @@ async def calm(_cluster: Cluster, _random: Random) -> None:
 
 @pytest.fixture(scope="module")
 def tables() -> Tables:
-    return as_rows(live(4, calm, SETTINGS))
+    return as_rows(record_faults(4, calm, SETTINGS))
 
 
 def test_a_wait_ends_with_the_next_append_or_when_its_time_is_up(tables: Tables) -> None:

@@ -9,39 +9,39 @@ import pytest
 from insync.rules.settings import InSyncSettings
 from insync.telemetry.replay.contract import epochs
 from support.search_effort import tried
-from support.telemetry.recorded_runs import Tables, as_rows, everything, live, live_a_recorded_life
+from support.telemetry.recorded_runs import Tables, as_rows, everything, record_a_run, record_faults
 from support.telemetry.replay_contract import PAUSE_MS_MAX, agreed
 
 
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried(range(4)))
 def test_a_replay_repeats_the_decisions_of_the_brokers(seed: int) -> None:
-    assert agreed(as_rows(live(seed, everything))), "nobody left or came"
+    assert agreed(as_rows(record_faults(seed, everything))), "nobody left or came"
 
 
 @pytest.mark.property
 @pytest.mark.parametrize("policy", tried(["true-lag", "messages", "lag-begin", "pending-reads"]))
 def test_a_replay_repeats_the_decisions_under_every_policy(policy: str) -> None:
     settings = {"replica.in.sync.policy": policy, "replica.lag.max.messages": "20"}
-    assert agreed(as_rows(live(5, everything, settings)))
+    assert agreed(as_rows(record_faults(5, everything, settings)))
 
 
 @pytest.mark.slow
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried([11, 1, 2]))
 def test_a_replay_repeats_the_decisions_of_a_run_with_every_fault(seed: int) -> None:
-    assert agreed(live_a_recorded_life(seed, seconds=15.0), late_ms_max=PAUSE_MS_MAX)
+    assert agreed(record_a_run(seed, seconds=15.0), late_ms_max=PAUSE_MS_MAX)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_a_replay_repeats_the_decisions_of_many_runs(seed: int) -> None:
-    agreed(live_a_recorded_life(seed, seconds=20.0), late_ms_max=PAUSE_MS_MAX)
+    agreed(record_a_run(seed, seconds=20.0), late_ms_max=PAUSE_MS_MAX)
 
 
 @pytest.fixture(scope="module")
 def recorded() -> Tables:
-    return as_rows(live(1, everything))
+    return as_rows(record_faults(1, everything))
 
 
 def test_a_replay_by_another_rule_differs(recorded: Tables) -> None:

@@ -101,10 +101,10 @@ def stream(table: pa.Table) -> bytes:
 @pytest.mark.parametrize("absent", [("cause",), ("late_ms",), ("cause", "late_ms")])
 def test_columns_that_earlier_versions_lack_are_unknown(absent: tuple[str, ...]) -> None:
     whole = isr_block()
-    found = read_block(ISR, stream(whole.drop_columns(list(absent))))
-    assert found.schema == whole.schema
+    rows = read_block(ISR, stream(whole.drop_columns(list(absent))))
+    assert rows.schema == whole.schema
     unknown = dict.fromkeys(absent)
-    assert found.to_pylist() == [row | unknown for row in whole.to_pylist()]
+    assert rows.to_pylist() == [row | unknown for row in whole.to_pylist()]
 
 
 def test_only_three_columns_may_be_absent() -> None:

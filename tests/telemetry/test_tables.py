@@ -12,18 +12,18 @@ from insync.telemetry.tables import arrow_schema, write_parquet
 
 
 def test_rows_are_grouped_by_partition_in_recorded_order(tmp_path: Path) -> None:
-    told = [("b", 0, 1), ("a", 1, 2), ("a", 0, 3), ("b", 0, 0), ("a", 1, 1)]
+    recorded = [("b", 0, 1), ("a", 1, 2), ("a", 0, 3), ("b", 0, 0), ("a", 1, 1)]
     schema = arrow_schema(TABLES["appends"])
     rows = [
         dict.fromkeys(schema.names, 0) | {"topic": topic, "partition": partition, "seq": seq}
-        for topic, partition, seq in told
+        for topic, partition, seq in recorded
     ]
     write_parquet(pa.Table.from_pylist(rows, schema), tmp_path / "one.parquet")
-    found = pq.read_table(tmp_path / "one.parquet").select(["topic", "partition", "seq"])
-    assert [tuple(row.values()) for row in found.to_pylist()] == [
+    table = pq.read_table(tmp_path / "one.parquet").select(["topic", "partition", "seq"])
+    assert [tuple(row.values()) for row in table.to_pylist()] == [
         ("a", 0, 3), ("a", 1, 2), ("a", 1, 1), ("b", 0, 1), ("b", 0, 0),
     ]  # fmt: skip
-    assert found.schema.types == [pa.string(), pa.int32(), pa.int64()]
+    assert table.schema.types == [pa.string(), pa.int32(), pa.int64()]
 
 
 def test_tables_without_partitions_keep_their_order(tmp_path: Path) -> None:

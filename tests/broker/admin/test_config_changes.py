@@ -105,7 +105,7 @@ class World:
 
 
 def play(
-    story: Callable[[World], Awaitable[None]], *, properties: dict[str, str] | None = None
+    scenario: Callable[[World], Awaitable[None]], *, properties: dict[str, str] | None = None
 ) -> None:
     async def whole() -> None:
         tree = MemoryTree()
@@ -117,7 +117,7 @@ def play(
         random = Random(1)  # noqa: S311
         topics = Topics(store=world.store, view=world.view, settings=world.settings, random=random)
         await topics.create(RequestedTopic(name="t", config={"retention.ms": "5000"}))
-        await story(world)
+        await scenario(world)
 
     asyncio.run(whole())
 
@@ -128,7 +128,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_incremental_changes_and_full_replacement() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         path = paths.topic_config("t")
         done = await world.alter(TOPIC, "t", (SET, "segment.bytes", " 2048 "))
         assert done == (ErrorCode.none, "")
@@ -143,7 +143,7 @@ def test_incremental_changes_and_full_replacement() -> None:
         assert world.stored("/config/brokers/<default>") == {WAIT: "300", LAG: "9000"}
         assert (world.settings.integer(WAIT), world.settings.integer(LAG)) == (250, 9_000)
 
-    play(story)
+    play(scenario)
 
 
 REFUSED: dict[str, tuple[int, str, tuple[int, str, str | None], ErrorCode, str]] = {
@@ -188,7 +188,7 @@ def test_what_is_refused_changes_nothing(
 ) -> None:
     kind, name, change, code, reason = case
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         before = dict(world.store.snapshot())
         # Beside something that would be fine: all of it or nothing.
         fine = (SET, "min.insync.replicas", "2")
@@ -197,7 +197,7 @@ def test_what_is_refused_changes_nothing(
         assert reason in result[1]
         assert dict(world.store.snapshot()) == before
 
-    play(story)
+    play(scenario)
 
 
 def test_kafkas_tool_removes_its_throttles() -> None:
@@ -205,7 +205,7 @@ def test_kafkas_tool_removes_its_throttles() -> None:
     rates = [f"{side}.replication.throttled.rate" for side in ("leader", "follower")]
     third = "replica.alter.log.dirs.io.max.bytes.per.second"
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.alter(BROKER, "1", *((SET, name, "1000") for name in rates))
         assert world.stored("/config/brokers/1") == dict.fromkeys(rates, "1000")
         done = await world.alter(BROKER, "1", *((DELETE, name, None) for name in [*rates, third]))
@@ -214,22 +214,22 @@ def test_kafkas_tool_removes_its_throttles() -> None:
         result = await world.alter(BROKER, "1", (SET, third, "1000"))
         assert result[0] is ErrorCode.invalid_config
 
-    play(story)
+    play(scenario)
 
 
 def test_validate_only_changes_nothing() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         before = dict(world.store.snapshot())
         assert (await world.alter(BROKER, "", (SET, LAG, "9000"), dry=True))[0] is ErrorCode.none
         bad = await world.alter(BROKER, "", (SET, LAG, "9"), dry=True)
         assert bad[0] is ErrorCode.invalid_config
         assert dict(world.store.snapshot()) == before
 
-    play(story)
+    play(scenario)
 
 
 def test_a_broker_may_not_contradict_what_a_topic_has() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         assert (await world.alter(TOPIC, "t", (SET, LAG, "1000")))[0] is ErrorCode.none
         for name in ("1", ""):
             result = await world.alter(BROKER, name, (SET, WAIT, "1000"))
@@ -239,18 +239,18 @@ def test_a_broker_may_not_contradict_what_a_topic_has() -> None:
         result = await world.alter(TOPIC, "t", (SET, LAG, "999"))
         assert result[0] is ErrorCode.invalid_config
 
-    play(story)
+    play(scenario)
 
 
 def test_a_combination_is_checked_with_the_values_of_the_file() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         result = await world.alter(BROKER, "", (SET, LAG, "1500"))
         assert result[0] is ErrorCode.invalid_config
         assert "replica.fetch.wait.max.ms is 2000" in result[1]
         together = (SET, LAG, "1500"), (SET, WAIT, "100")
         assert (await world.alter(BROKER, "", *together))[0] is ErrorCode.none
 
-    play(story, properties={WAIT: "2000"})
+    play(scenario, properties={WAIT: "2000"})
 
 
 POLICY, FLAG = "replica.in.sync.policy", "follower.fetch.pending.reads.insync.enable"
@@ -259,7 +259,7 @@ PROCESS_TIME = "follower.fetch.process.time.max.ms"
 
 @pytest.mark.parametrize("owner", ["1", ""])
 def test_policies_that_contradict_the_flag(owner: str) -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         for policy in ("messages", "lag-begin"):
             together = (SET, POLICY, policy), (SET, FLAG, "true")
             result = await world.alter(BROKER, owner, *together)
@@ -276,22 +276,22 @@ def test_policies_that_contradict_the_flag(owner: str) -> None:
         assert result[0] is ErrorCode.invalid_config
         assert "use messages or lag-begin" in result[1]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_process_time_without_the_flag_gets_a_warning() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         result = await world.alter(BROKER, "1", (SET, PROCESS_TIME, "700"))
         assert result[0] is ErrorCode.none
         assert "is ignored" in result[1]
         assert world.stored("/config/brokers/1") == {PROCESS_TIME: "700"}
         assert await world.alter(BROKER, "1", (SET, FLAG, "true")) == (ErrorCode.none, "")
 
-    play(story)
+    play(scenario)
 
 
 def test_a_setting_or_resource_named_twice_is_refused() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         result = await world.alter(BROKER, "1", (SET, LAG, "9000"), (SET, LAG, "9001"))
         assert result[0] is ErrorCode.invalid_request
         change = SimpleNamespace(config_operation=SET, name=LAG, value="9000")
@@ -302,11 +302,11 @@ def test_a_setting_or_resource_named_twice_is_refused() -> None:
         assert {each["error_code"] for each in answer["responses"]} == {ErrorCode.invalid_request}
         assert world.stored("/config/brokers/1") is None
 
-    play(story)
+    play(scenario)
 
 
 def test_concurrent_changes_do_not_overwrite_each_other() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         world.tree.delay_ms = lambda: 5  # all have read before the first has written
         rivals = [
             world.alter(BROKER, "", (SET, name, "77"))
@@ -316,7 +316,7 @@ def test_concurrent_changes_do_not_overwrite_each_other() -> None:
         assert [code for code, _ in result] == [ErrorCode.none] * 3
         assert len(world.stored("/config/brokers/<default>") or {}) == 3
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("is_back", [False, True])
@@ -325,7 +325,7 @@ def test_a_topic_deleted_meanwhile_leaves_no_settings_behind(
 ) -> None:
     """A later topic of the same name does not get settings that were meant for the deleted one."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         topics = Topics(
             store=world.store,
             view=world.view,
@@ -347,13 +347,13 @@ def test_a_topic_deleted_meanwhile_leaves_no_settings_behind(
         else:
             assert (code, stored) == (ErrorCode.unknown_topic_or_partition, None)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_first_setting_of_a_topic_deleted_meanwhile() -> None:
     """Without earlier settings there is no version to conflict with, only the id of the topic."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         topics = Topics(
             store=world.store,
             view=world.view,
@@ -370,7 +370,7 @@ def test_a_first_setting_of_a_topic_deleted_meanwhile() -> None:
         assert code is ErrorCode.unknown_topic_or_partition
         assert world.stored(paths.topic_config("u")) is None
 
-    play(story)
+    play(scenario)
 
 
 def test_lists_grow_and_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +379,7 @@ def test_lists_grow_and_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BROKER_SETTINGS, "a.list", row)
     monkeypatch.setitem(TOPIC_SETTINGS, "a.list", row)
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         async def after(operation: int, value: str) -> str:
             assert (await world.alter(TOPIC, "t", (operation, "a.list", value)))[1] == ""
             return (world.stored(paths.topic_config("t")) or {})["a.list"]
@@ -388,7 +388,7 @@ def test_lists_grow_and_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await after(APPEND, "0:2,0:3") == "0:1,0:2,0:3"
         assert await after(SUBTRACT, "0:2,9:9") == "0:1,0:3"
 
-    play(story)
+    play(scenario)
 
 
 # Describing settings.
@@ -404,7 +404,7 @@ def described(world: World, kind: int, name: str, **flags: Any) -> Any:
 
 
 def test_a_topics_settings_and_where_they_come_from() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.alter(BROKER, "", (SET, "log.retention.ms", "7000"))
         configs = {config["name"]: config for config in described(world, TOPIC, "t")["configs"]}
         assert set(configs) == set(TOPIC_SETTINGS)
@@ -420,11 +420,11 @@ def test_a_topics_settings_and_where_they_come_from() -> None:
         assert configs["unclean.leader.election.enable"]["value"] == "false"
         assert not any(config["read_only"] for config in configs.values())
 
-    play(story)
+    play(scenario)
 
 
 def test_a_brokers_settings_and_those_of_all() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.alter(BROKER, "1", (SET, WAIT, "250"))
         await world.alter(BROKER, "", (SET, WAIT, "300"), (SET, LAG, "9000"))
         configs = {config["name"]: config for config in described(world, BROKER, "1")["configs"]}
@@ -444,11 +444,11 @@ def test_a_brokers_settings_and_those_of_all() -> None:
         ]
         assert {config["config_source"] for config in everyones} == {3}
 
-    play(story, properties={WAIT: "400"})
+    play(scenario, properties={WAIT: "400"})
 
 
 def test_only_the_requested_settings_are_described() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         result = described(
             world, BROKER, "1", keys=[LAG], include_synonyms=False, include_documentation=False
         )
@@ -462,11 +462,11 @@ def test_only_the_requested_settings_are_described() -> None:
         assert described(world, BROKER, "2")["error_code"] is ErrorCode.invalid_request
         assert described(world, 99, "2")["error_code"] is ErrorCode.invalid_request
 
-    play(story)
+    play(scenario)
 
 
 def test_a_view_reports_whose_settings_changed() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         changes: list[Any] = []
         world.view.config_listeners.append(changes.append)
         await world.alter(TOPIC, "t", (SET, "retention.ms", "1"))
@@ -477,4 +477,4 @@ def test_a_view_reports_whose_settings_changed() -> None:
         another = ClusterView(world.store)
         assert another.broker_configs == world.view.broker_configs
 
-    play(story)
+    play(scenario)

@@ -69,7 +69,7 @@ def is_gone(cluster: Cluster) -> bool:
 
 
 def test_a_throttle_is_held_and_released() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         assert await hold(cluster) == HELD
         assert throttles(cluster) == OF_TWO
@@ -77,21 +77,21 @@ def test_a_throttle_is_held_and_released() -> None:
         assert is_gone(cluster)
         assert await let_go(cluster) == GONE, "again, as after a lost answer"
 
-    play(story)
+    play(scenario)
 
 
 def test_a_throttle_expires_in_bounded_time_after_its_tool_dies() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
         await stays(lambda: throttles(cluster) == OF_TWO, for_s=HOLD_MS / 1_000 - SOON_S)
         await until(lambda: is_gone(cluster), within_s=2 * SOON_S)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_held_throttle_lasts_while_it_is_renewed_through_any_broker() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
         for number in (1, 2, 3, 1, 2, 3):
@@ -100,11 +100,11 @@ def test_a_held_throttle_lasts_while_it_is_renewed_through_any_broker() -> None:
         assert len(leases(cluster)) == 1
         await until(lambda: is_gone(cluster), within_s=HOLD_MS / 1_000 + SOON_S)
 
-    play(story)
+    play(scenario)
 
 
 def test_earlier_values_are_restored_and_values_set_meanwhile_are_kept() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={LEADER_LIST: "7:7"})
         store = node_of(cluster, 1).world.store
 
@@ -131,12 +131,12 @@ def test_earlier_values_are_restored_and_values_set_meanwhile_are_kept() -> None
         await until(lambda: not traces(cluster), within_s=HOLD_MS / 1_000 + SOON_S)
         assert throttles(cluster) == theirs
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("is_renewed", [True, False])
 def test_the_controller_dies_while_it_is_held(*, is_renewed: bool) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
         controller = cluster.controller()
@@ -151,11 +151,11 @@ def test_the_controller_dies_while_it_is_held(*, is_renewed: bool) -> None:
                 await stays(lambda: bool(throttles(cluster)), for_s=HOLD_MS / 2_000)
         await until(lambda: is_gone(cluster), within_s=HOLD_MS / 1_000 + SOON_S)
 
-    play(story)
+    play(scenario)
 
 
 def test_the_broker_restarts_while_it_is_held() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
         cluster.kill(2)
@@ -168,11 +168,11 @@ def test_the_broker_restarts_while_it_is_held() -> None:
         await let_go(cluster)
         assert is_gone(cluster)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_broker_that_is_down_gets_a_rate_of_its_own_and_none_if_it_never_returns() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         cluster.kill(2)
         await until(lambda: isr_of(cluster) == [1])
@@ -180,11 +180,11 @@ def test_a_broker_that_is_down_gets_a_rate_of_its_own_and_none_if_it_never_retur
         assert throttles(cluster) == OF_TWO
         await until(lambda: is_gone(cluster), within_s=HOLD_MS / 1_000 + SOON_S)
 
-    play(story)
+    play(scenario)
 
 
 def test_two_tools_at_once_one_is_refused() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         answers = await asyncio.gather(
             hold(cluster, holder="a", of=1), hold(cluster, holder="b", broker=3, of=2)
@@ -197,11 +197,11 @@ def test_two_tools_at_once_one_is_refused() -> None:
         assert await let_go(cluster, holder=loser) == HELD, "by the other, as before"
         assert len(leases(cluster)) == 1
 
-    play(story)
+    play(scenario)
 
 
 def test_throttled_moves_and_a_held_throttle_exclude_each_other() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
         await hold(cluster)
@@ -223,11 +223,11 @@ def test_throttled_moves_and_a_held_throttle_exclude_each_other() -> None:
         cluster.network.heal()
         await until(lambda: is_gone(cluster), within_s=60)
 
-    play(story)
+    play(scenario)
 
 
 def test_moves_that_complete_do_not_release_a_held_throttle() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await hold(cluster)
         await alter(cluster, {("t", 0): (1, 3)})
@@ -235,7 +235,7 @@ def test_moves_that_complete_do_not_release_a_held_throttle() -> None:
         await let_go(cluster)
         assert is_gone(cluster)
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_moves_that_complete_do_not_release_a_held_throttle() -> None:
     ],
 )
 def test_impossible_requests_are_refused(invalid: HoldThrottle, says: str) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         before = cluster.tree.revision
         held = await hold(
@@ -264,13 +264,13 @@ def test_impossible_requests_are_refused(invalid: HoldThrottle, says: str) -> No
         assert says in (held.message or "")
         assert cluster.tree.revision == before
 
-    play(story)
+    play(scenario)
 
 
 def test_an_unreadable_throttled_replica_list_is_refused() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={LEADER_LIST: "nonsense"})
         assert (await hold(cluster)).error == ErrorCode.invalid_config.value
         assert not leases(cluster)
 
-    play(story)
+    play(scenario)

@@ -79,7 +79,7 @@ def cut_from_leader(cluster: Cluster, number: int, leader: int = 1) -> None:
 
 
 def test_a_move_copies_hands_over_and_frees_the_old_files() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         client = client_of(cluster)
         await client.append([b"%d" % n for n in range(50)])
@@ -98,13 +98,13 @@ def test_a_move_copies_hands_over_and_frees_the_old_files() -> None:
         await until(lambda: not files(1) and not files(2))
         assert files(3) == files(4) == ["t-0"]
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 def test_a_running_move_is_listed_as_kafka_lists_it() -> None:
     """[1,2,3] -> [4,2,3]: replicas are the target and then the removed."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 4)
@@ -122,11 +122,11 @@ def test_a_running_move_is_listed_as_kafka_lists_it() -> None:
         await asyncio.sleep(PROPAGATION_MAX_S)
         assert await listed(cluster) == {}
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 def test_cancel_restores_the_original_replicas() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 4)
@@ -137,11 +137,11 @@ def test_cancel_restores_the_original_replicas() -> None:
         ((code, _),) = (await alter(cluster, {KEY: None})).values()
         assert code is ErrorCode.no_reassignment_in_progress
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 def test_the_factor_grows_and_shrinks_and_new_partitions_follow_it() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await client_of(cluster).append([b"x"])
 
@@ -159,13 +159,13 @@ def test_the_factor_grows_and_shrinks_and_new_partitions_follow_it() -> None:
         assert state_of(cluster)["leader"] == 3
         await client_of(cluster).append([b"y"])
 
-    play(story)
+    play(scenario)
 
 
 def test_an_increase_does_not_make_a_topic_unwritable() -> None:
     """min.insync.replicas=2 asks for one of one replica, also while a second is being added."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,), config={"min.insync.replicas": "2"})
         cut_from_leader(cluster, 2)
         await move(cluster, 1, 2)
@@ -175,21 +175,21 @@ def test_an_increase_does_not_make_a_topic_unwritable() -> None:
         cluster.network.heal()
         await until(lambda: moved_to(cluster, 1, 2))
 
-    play(story)
+    play(scenario)
 
 
 def test_a_reordering_is_done_at_once_and_leadership_stays() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         await move(cluster, 3, 2, 1)
         assert moved_to(cluster, 3, 2, 1)
         assert (state_of(cluster)["leader"], state_of(cluster)["leader_epoch"]) == (1, 0)
 
-    play(story)
+    play(scenario)
 
 
 def test_kafka_19975_a_dead_replica_that_stays_does_not_block_a_move() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE), config={"min.insync.replicas": "2"})
         await client_of(cluster).append([b"x"])
         cluster.kill(3)
@@ -198,11 +198,11 @@ def test_kafka_19975_a_dead_replica_that_stays_does_not_block_a_move() -> None:
         await until(lambda: moved_to(cluster, 4, 2, 3))
         assert isr_of(cluster) == [2, 4]
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 def test_a_move_waits_for_the_effective_min_isr_of_the_target() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE), config={"min.insync.replicas": "2"})
         await client_of(cluster).append([b"x"])
         cluster.kill(3)
@@ -213,7 +213,7 @@ def test_a_move_waits_for_the_effective_min_isr_of_the_target() -> None:
         await cluster.start(3)
         await until(lambda: moved_to(cluster, 4, 3))
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4], ids=lambda n: f"broker {n}")
@@ -224,7 +224,7 @@ def test_any_broker_may_die_mid_move_and_nothing_is_lost(
 ) -> None:
     """Broker 1 leads, is the controller and is left; 3 and 4 are gone to; 2 is a bystander."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={"min.insync.replicas": "1"})
         client = client_of(cluster)
         await client.append([b"%d" % n for n in range(100)])
@@ -241,12 +241,12 @@ def test_any_broker_may_die_mid_move_and_nothing_is_lost(
         values, _ = await client_of(cluster, 103).read(0)
         assert values[:100] == [b"%d" % n for n in range(100)]
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 @pytest.mark.parametrize("hook", ["before_controller_step", "after_controller_step"])
 def test_a_controller_that_dies_at_the_completing_step_has_a_successor(hook: str) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
         number = cluster.controller()
@@ -265,11 +265,11 @@ def test_a_controller_that_dies_at_the_completing_step_has_a_successor(hook: str
         await until(lambda: moved_to(cluster, 2, 3), within_s=20)
         await until(lambda: not leases(cluster) and not throttles(cluster))
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 def test_a_move_is_replaced_by_another() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 3)
@@ -278,11 +278,11 @@ def test_a_move_is_replaced_by_another() -> None:
         await until(lambda: moved_to(cluster, 4, 2))
         assert KEY not in node_of(cluster, 3).replicas.partitions
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 def test_away_and_back_at_once_starts_from_nothing_and_loses_nothing() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         client = client_of(cluster)
         for turn in range(6):
@@ -296,13 +296,13 @@ def test_away_and_back_at_once_starts_from_nothing_and_loses_nothing() -> None:
         values, _ = await client_of(cluster, 104).read(0)
         assert values == [b"%d" % turn for turn in range(6)]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_fetch_sent_before_a_replica_was_removed_does_not_count_after_it_is_added_again() -> None:
     """A fetch is under way while its sender leaves, deletes its log and comes back, empty."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         monitor = Monitor(cluster, unclean=False)
         await topic(cluster, (ONE, TWO))
         client = client_of(cluster)
@@ -321,11 +321,11 @@ def test_a_fetch_sent_before_a_replica_was_removed_does_not_count_after_it_is_ad
             await until(lambda: moved_to(cluster, 1, 2), within_s=30)
             monitor.raise_failure()
 
-    play(story, within_s=3000)
+    play(scenario, within_s=3000)
 
 
 def test_a_topic_may_be_deleted_while_it_moves() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 3)
@@ -335,7 +335,7 @@ def test_a_topic_may_be_deleted_while_it_moves() -> None:
         await until(lambda: not leases(cluster) and not throttles(cluster))
         assert PATH not in cluster.tree.entries
 
-    play(story)
+    play(scenario)
 
 
 # Refusals.
@@ -359,7 +359,7 @@ def test_a_topic_may_be_deleted_while_it_moves() -> None:
 def test_an_invalid_reassignment_is_refused_and_changes_nothing(
     key: tuple[str, int], target: tuple[int, ...] | None, code: ErrorCode, says: str
 ) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         before = cluster.tree.revision
         ((result, message),) = (await alter(cluster, {key: target})).values()
@@ -371,22 +371,22 @@ def test_an_invalid_reassignment_is_refused_and_changes_nothing(
             assert says in (started.message or "")
         assert cluster.tree.revision == before
 
-    play(story)
+    play(scenario)
 
 
 def test_a_refused_partition_does_not_keep_the_others_from_moving() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         results = await alter(cluster, {("?", 0): (1,), KEY: (2, 1, 3)})
         assert results["?", 0][0] is ErrorCode.unknown_topic_or_partition
         assert results[KEY] == (NONE, None)
         assert moved_to(cluster, 2, 1, 3)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_partition_named_twice_is_refused() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         part = {"partition_index": 0, "replicas": (2, 1, 3)}
         for topics in (
@@ -398,25 +398,25 @@ def test_a_partition_named_twice_is_refused() -> None:
             assert codes == {ErrorCode.invalid_request}
         assert moved_to(cluster, 1, 2, 3)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_request_may_forbid_a_change_of_the_factor() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         results = await alter(cluster, {KEY: (1, 2)}, allow_replication_factor_change=False)
         assert results[KEY][0] is ErrorCode.invalid_replication_factor
         results = await alter(cluster, {KEY: (2, 1, 3)}, allow_replication_factor_change=False)
         assert results[KEY] == (NONE, None)
 
-    play(story)
+    play(scenario)
 
 
 # StartMoves and leases.
 
 
 def test_a_throttle_ends_with_its_move_and_earlier_values_are_restored() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={LEADER_REPLICAS: "7:7"})
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 3)
@@ -433,7 +433,7 @@ def test_a_throttle_ends_with_its_move_and_earlier_values_are_restored() -> None
         await until(lambda: not leases(cluster))
         assert throttles(cluster) == {"/config/topics/t": {LEADER_REPLICAS: "7:7"}}
 
-    play(story)
+    play(scenario)
 
 
 def test_many_moves_in_one_step_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +448,7 @@ def test_many_moves_in_one_step_are_checked_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Fetch, "find_replica", find_replica)
     count = 100
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         assignment = dict.fromkeys(range(count), (1, 2))
         await node_of(cluster, 1).topics.create(RequestedTopic(name="t", assignment=assignment))
         await asyncio.sleep(1)
@@ -458,11 +458,11 @@ def test_many_moves_in_one_step_are_checked_once(monkeypatch: pytest.MonkeyPatch
         assert (await start_moves(cluster, *requested)).error == 0
         assert count <= len(looked_at) <= 5 * count, "not the square of it"
 
-    play(story)
+    play(scenario)
 
 
 def test_a_second_throttled_request_is_refused_unless_additional_which_extends_the_lease() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await node_of(cluster, 1).topics.add_partitions("t", 2, [(1, 2)])
         await client_of(cluster).append([b"x"])
@@ -491,11 +491,11 @@ def test_a_second_throttled_request_is_refused_unless_additional_which_extends_t
         await until(lambda: not leases(cluster))
         assert throttles(cluster) == {}
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 def test_a_request_repeated_after_a_lost_response_is_the_same_request() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await node_of(cluster, 1).topics.add_partitions("t", 2, [(1, 2)])
         await client_of(cluster).append([b"x"])
@@ -520,12 +520,12 @@ def test_a_request_repeated_after_a_lost_response_is_the_same_request() -> None:
         await until(lambda: not leases(cluster))
         assert throttles(cluster) == {}
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("by", ["StartMoves", "AlterPartitionReassignments"])
 def test_a_throttle_ends_with_a_cancelled_move(by: str) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 3)
@@ -538,14 +538,14 @@ def test_a_throttle_ends_with_a_cancelled_move(by: str) -> None:
         assert throttles(cluster) == {}
         assert sorted(state_of(cluster)["replicas"]) == [1, 2]
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("requested", [(), (Move("t", 0),)])
 def test_a_preserved_throttle_outlives_its_move(requested: tuple[Move, ...]) -> None:
     """Its lease is given up in the step that cancels, or while the move goes on."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 3)
@@ -562,11 +562,11 @@ def test_a_preserved_throttle_outlives_its_move(requested: tuple[Move, ...]) -> 
         again = await start_moves(cluster, throttle=PRESERVE_THROTTLE)
         assert (again.error, again.lease) == (0, None)
 
-    play(story)
+    play(scenario)
 
 
 def test_values_that_an_operator_set_meanwhile_are_kept() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x"])
         cut_from_leader(cluster, 3)
@@ -580,11 +580,11 @@ def test_values_that_an_operator_set_meanwhile_are_kept() -> None:
         await until(lambda: not leases(cluster))
         assert throttles(cluster) == {"/config/brokers/1": {RATES[0]: "5"}}
 
-    play(story)
+    play(scenario)
 
 
 def test_a_throttled_request_is_accepted_whole_or_not_at_all() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         before = cluster.tree.revision
         started = await start_moves(
@@ -594,7 +594,7 @@ def test_a_throttled_request_is_accepted_whole_or_not_at_all() -> None:
         assert started.error == ErrorCode.unknown_topic_or_partition.value
         assert cluster.tree.revision == before
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -611,7 +611,7 @@ def test_a_throttled_request_is_accepted_whole_or_not_at_all() -> None:
 def test_impossible_requests_are_refused(
     requested: tuple[Move, ...], throttle: int, says: str
 ) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         before = cluster.tree.revision
         started = await start_moves(cluster, *requested, throttle=throttle)
@@ -619,22 +619,22 @@ def test_impossible_requests_are_refused(
         assert says in (started.message or "")
         assert cluster.tree.revision == before
 
-    play(story)
+    play(scenario)
 
 
 def test_a_throttle_needs_no_lease_where_nothing_is_copied() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         started = await start_moves(cluster, Move("t", 0, (2, 1)), throttle=1000)
         assert started.lease is None
         await until(lambda: moved_to(cluster, 2, 1))
         assert throttles(cluster) == {}
 
-    play(story)
+    play(scenario)
 
 
 def test_two_tools_at_once_one_is_refused() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await node_of(cluster, 1).topics.add_partitions("t", 2, [(1, 2)])
         await client_of(cluster).append([b"x"])
@@ -648,7 +648,7 @@ def test_two_tools_at_once_one_is_refused() -> None:
         assert codes == [0, ErrorCode.reassignment_in_progress.value]
         assert len(leases(cluster)) == 1
 
-    play(story, brokers=4)
+    play(scenario, brokers=4)
 
 
 # Elections.
@@ -669,7 +669,7 @@ async def elect(
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_the_preferred_replica_leads_again_on_request(version: int) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         assert await elect(cluster, 0, 0, version=version) == {0: ErrorCode.election_not_needed}
         assert await elect(cluster, 0, version=version) == {}, "all, and none needs it"
@@ -683,11 +683,11 @@ def test_the_preferred_replica_leads_again_on_request(version: int) -> None:
         assert unknown == {0: ErrorCode.unknown_topic_or_partition}
         await client_of(cluster).append([b"x"])
 
-    play(story)
+    play(scenario)
 
 
 def test_a_preferred_replica_that_cannot_lead_is_reported() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         await move(cluster, 3, 1, 2)
         cluster.kill(3)
@@ -695,11 +695,11 @@ def test_a_preferred_replica_that_cannot_lead_is_reported() -> None:
         assert await elect(cluster, 0, 0) == {0: ErrorCode.preferred_leader_not_available}
         assert await elect(cluster, 0) == {0: ErrorCode.preferred_leader_not_available}
 
-    play(story)
+    play(scenario)
 
 
 def test_an_unclean_election_on_request_and_only_without_a_leader() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         cluster.network.cut(1, 2)
         await topic(cluster, (ONE, TWO), (ONE,))
         assert await elect(cluster, 1, 0) == {0: ErrorCode.election_not_needed}
@@ -708,11 +708,11 @@ def test_an_unclean_election_on_request_and_only_without_a_leader() -> None:
         assert await elect(cluster, 1, 0) == {0: NONE}
         assert (state_of(cluster)["leader"], isr_of(cluster)) == (2, [2])
 
-    play(story)
+    play(scenario)
 
 
 def test_no_replica_is_left_to_lead() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         cluster.kill(1)
         await until(lambda: state_of(cluster)["leader"] is None)
@@ -726,7 +726,7 @@ def test_no_replica_is_left_to_lead() -> None:
         )
         assert answer.error_code is ErrorCode.invalid_request
 
-    play(story)
+    play(scenario)
 
 
 # What lies where.
@@ -734,7 +734,7 @@ def test_no_replica_is_left_to_lead() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_describe_log_dirs(version: int) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"x" * 1000])
 
@@ -760,7 +760,7 @@ def test_describe_log_dirs(version: int) -> None:
         assert await described(1, named) == {KEY: (size, 0)}
         assert await described(1, []) == {}
 
-    play(story)
+    play(scenario)
 
 
 async def partitions(
@@ -780,7 +780,7 @@ async def partitions(
 
 @pytest.mark.parametrize("limit", [-5, 1, 2, 3, 4, 5, 2**31 - 1])
 def test_pages_of_described_topics_cover_all_topics(limit: int) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         await node_of(cluster, 1).topics.add_partitions("t", 3, None)
         await node_of(cluster, 1).topics.create(RequestedTopic(name="a", partitions=2))
@@ -796,11 +796,11 @@ def test_pages_of_described_topics_cover_all_topics(limit: int) -> None:
             cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
         assert keys == [("a", 0), ("a", 1), ("t", 0), ("t", 1), ("t", 2)]
 
-    play(story)
+    play(scenario)
 
 
 def test_unknown_topics_and_cursors() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
 
         async def codes(*names: str, cursor: tuple[str, int] | None = None) -> list[ErrorCode]:
@@ -822,4 +822,4 @@ def test_unknown_topics_and_cursors() -> None:
         (part,) = described.partitions
         assert (part.leader_id, part.replica_nodes, part.isr_nodes) == (1, (1, 2, 3), (1, 2, 3))
 
-    play(story)
+    play(scenario)

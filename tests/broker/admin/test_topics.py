@@ -50,12 +50,12 @@ class World:
 
 
 def play(
-    story: Callable[[World], Awaitable[None]], racks: Sequence[str | None] = (None,) * 3
+    scenario: Callable[[World], Awaitable[None]], racks: Sequence[str | None] = (None,) * 3
 ) -> None:
     async def whole() -> None:
         world = World()
         await world.register(racks)
-        await story(world)
+        await scenario(world)
 
     asyncio.run(whole())
 
@@ -63,7 +63,7 @@ def play(
 def test_a_broker_that_just_left_does_not_lead_a_new_topic() -> None:
     """The controller has handled its death and would not look at the new partition again."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         topics = await world.topics()
         for path in (paths.broker_id(1), paths.broker_incarnation(1)):
             world.tree.entries.pop(path)  # without a notification: the view is stale
@@ -71,18 +71,18 @@ def test_a_broker_that_just_left_does_not_lead_a_new_topic() -> None:
             await topics.create(RequestedTopic(name="t", partitions=3, replication_factor=1))
         assert paths.topic("t") not in world.tree.entries
 
-    play(story)
+    play(scenario)
 
 
 def test_replicas_of_a_new_topic_are_in_different_racks() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         topics = await world.topics()
         await topics.create(RequestedTopic(name="t", partitions=6, replication_factor=2))
         await topics.add_partitions("t", 12, None)
         for state in world.view.states.values():
             assert len({broker <= 2 for broker in state.replicas}) == 2
 
-    play(story, racks=("a", "a", "b", "b"))
+    play(scenario, racks=("a", "a", "b", "b"))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_an_invalid_partition_count_changes_nothing(
     code: ErrorCode,
     validate_only: bool,  # noqa: FBT001
 ) -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         topics = await world.topics()
         await topics.create(RequestedTopic(name="t", partitions=3, replication_factor=2))
         before = dict(world.tree.entries)
@@ -116,7 +116,7 @@ def test_an_invalid_partition_count_changes_nothing(
         assert refused.value.code is code
         assert world.tree.entries == before
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -125,31 +125,31 @@ def test_an_invalid_partition_count_changes_nothing(
     ids=["uneven", "gap", "empty", "too many"],
 )
 def test_an_assignment_no_topic_can_have(assignment: dict[int, list[int]]) -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         topics = await world.topics()
         before = dict(world.tree.entries)
         with pytest.raises(TopicRefused):
             await topics.create(RequestedTopic(name="t", assignment=assignment))
         assert world.tree.entries == before
 
-    play(story)
+    play(scenario)
 
 
 def test_validate_only_partition_growth_changes_nothing() -> None:
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         topics = await world.topics()
         await topics.create(RequestedTopic(name="t"))
         before = dict(world.tree.entries)
         await topics.add_partitions("t", 7, None, validate_only=True)
         assert world.tree.entries == before
 
-    play(story)
+    play(scenario)
 
 
 def test_a_topic_that_grows_while_it_is_deleted_leaves_nothing_behind() -> None:
     """The deletion is on its way when the growth comes first; it then takes everything."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         one, other = await world.topics(), await world.topics()
         before = dict(world.tree.entries)
         await one.create(RequestedTopic(name="t", config={"retention.ms": "9"}))
@@ -161,13 +161,13 @@ def test_a_topic_that_grows_while_it_is_deleted_leaves_nothing_behind() -> None:
         await deletion
         assert world.tree.entries == before
 
-    play(story)
+    play(scenario)
 
 
 def test_a_topic_that_is_deleted_by_id_is_not_mistaken_for_a_later_one_of_its_name() -> None:
     """Its step finds another change, and is made again from what the store has by then."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         deleting, other = await world.topics(), await world.topics()
         deleted = await other.create(RequestedTopic(name="t"))
         delays = iter([50, 0])
@@ -183,4 +183,4 @@ def test_a_topic_that_is_deleted_by_id_is_not_mistaken_for_a_later_one_of_its_na
         await deleting.delete("t", created.topic_id)
         assert paths.topic("t") not in world.tree.entries
 
-    play(story)
+    play(scenario)

@@ -18,14 +18,14 @@ from insync.sim.virtual_loop import VirtualLoop
 from insync.wire.fetch import FetchedPartition, FetchPartition, FetchResponse
 from support.sim.one_broker import Client, OneBroker, answers_in, on_virtual_time
 
-Story = Callable[[OneBroker, Client], Coroutine[Any, Any, None]]
+Scenario = Callable[[OneBroker, Client], Coroutine[Any, Any, None]]
 
 
-def play(story: Story, *, partitions: int = 3, **settings: str) -> None:
+def play(scenario: Scenario, *, partitions: int = 3, **settings: str) -> None:
     async def test(loop: VirtualLoop) -> None:
         broker = OneBroker(loop, **settings)
         await broker.start(partitions=partitions)
-        await story(broker, await broker.client())
+        await scenario(broker, await broker.client())
 
     on_virtual_time(test)
 
@@ -39,16 +39,16 @@ async def begin(client: Client, offsets: dict[int, int]) -> int:
 
 
 def test_a_response_has_only_partitions_that_changed() -> None:
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0, 2: 0})
         await client.produce(1, b"a", b"b")
         assert answers_in(await client.fetch(session=(session, 1))) == {1: (0, 2)}
 
-    play(story)
+    play(scenario)
 
 
 def test_an_unlisted_partition_is_fetched_from_its_last_offset() -> None:
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0})
         await client.produce(1, b"a")
         assert answers_in(await client.fetch(session=(session, 1))) == {1: (0, 1)}
@@ -56,21 +56,21 @@ def test_an_unlisted_partition_is_fetched_from_its_last_offset() -> None:
         assert answers_in(await client.fetch(session=(session, 2))) == {1: (0, 1)}
         assert answers_in(await client.fetch({1: 1}, session=(session, 3), max_wait_ms=10)) == {}
 
-    play(story)
+    play(scenario)
 
 
 def test_without_changes_the_response_is_empty_after_the_maximum_wait() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0})
         before_ms = broker.loop.clock_ms()
         assert answers_in(await client.fetch(session=(session, 1), max_wait_ms=500)) == {}
         assert broker.loop.clock_ms() - before_ms >= 500
 
-    play(story)
+    play(scenario)
 
 
 def test_an_append_answers_a_waiting_fetch_at_once() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0})
         waiting = asyncio.ensure_future(client.fetch(session=(session, 1), max_wait_ms=60_000))
         await asyncio.sleep(1)
@@ -79,30 +79,30 @@ def test_an_append_answers_a_waiting_fetch_at_once() -> None:
         assert answers_in(await waiting) == {0: (0, 1)}
         assert broker.loop.clock_ms() - before_ms < 20
 
-    play(story)
+    play(scenario)
 
 
 def test_a_forgotten_partition_is_in_no_response() -> None:
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0})
         await client.produce(0, b"a")
         await client.produce(1, b"a")
         assert answers_in(await client.fetch(session=(session, 1), forget=(0,))) == {1: (0, 1)}
 
-    play(story)
+    play(scenario)
 
 
 def test_a_partition_joins_the_session_later() -> None:
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0})
         await client.produce(2, b"a")
         assert answers_in(await client.fetch({2: 0}, session=(session, 1))) == {2: (0, 1)}
 
-    play(story)
+    play(scenario)
 
 
 def test_a_newer_request_ends_the_waiting_one_with_an_empty_response() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0})
         first = asyncio.ensure_future(client.fetch(session=(session, 1), max_wait_ms=60_000))
         await asyncio.sleep(1)
@@ -113,13 +113,13 @@ def test_a_newer_request_ends_the_waiting_one_with_an_empty_response() -> None:
         assert answers_in(second) == {1: (0, 1)}
         assert broker.loop.clock_ms() - before_ms < 20
 
-    play(story)
+    play(scenario)
 
 
 def test_many_ready_partitions_take_turns() -> None:
     """An answer that is full leaves the others ready, and they come first next time."""
 
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, dict.fromkeys(range(6), 0))
         for number in range(6):
             await client.produce(number, b"x" * 1_000)
@@ -135,11 +135,11 @@ def test_many_ready_partitions_take_turns() -> None:
                 position[number] = 1
         assert sorted(seen) == list(range(6))
 
-    play(story, partitions=6)
+    play(scenario, partitions=6)
 
 
 def test_a_batch_larger_than_all_limits_is_still_sent() -> None:
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0})
         await client.produce(0, b"x" * 5_000)
         await client.produce(1, b"x" * 5_000)
@@ -148,7 +148,7 @@ def test_a_batch_larger_than_all_limits_is_still_sent() -> None:
             answers_in(response).values()
         ) == [(0, 1)]
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize(
@@ -160,29 +160,29 @@ def test_a_batch_larger_than_all_limits_is_still_sent() -> None:
     ],
 )
 def test_wrong_sessions_are_refused(session_id: int | None, epoch: int, error: ErrorCode) -> None:
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0})
         response = await client.fetch(session=(session_id or session, epoch))
         assert ErrorCode(response.error) is error
         assert response.session_id == 0
         assert answers_in(await client.fetch({0: 0}, session=(session, 1), max_wait_ms=0)) == {}
 
-    play(story)
+    play(scenario)
 
 
 def test_a_session_belongs_to_the_client_that_began_it() -> None:
     """A replica id is refused before a session is looked at; the other way round as well."""
 
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0})
         response = await client.fetch(session=(session, 1), replica_id=1)
         assert ErrorCode(response.error) is ErrorCode.cluster_authorization_failed
 
-    play(story)
+    play(scenario)
 
 
 def test_a_session_ends_with_its_connection() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0})
         client.connection.close()
         await asyncio.sleep(0.1)
@@ -191,21 +191,21 @@ def test_a_session_ends_with_its_connection() -> None:
         replica = broker.node.replicas.partitions["t", 0]
         assert not replica._watchers, "no watcher is left"
 
-    play(story)
+    play(scenario)
 
 
 def test_a_full_fetch_ends_the_session_it_names() -> None:
-    async def story(_: OneBroker, client: Client) -> None:
+    async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0})
         assert (await client.fetch({0: 0}, session=(session, -1), max_wait_ms=0)).session_id == 0
         response = await client.fetch(session=(session, 1))
         assert ErrorCode(response.error) is ErrorCode.fetch_session_id_not_found
 
-    play(story)
+    play(scenario)
 
 
 def test_one_connection_has_one_session() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         first = await begin(client, {0: 0})
         for _ in range(50):
             await begin(client, {0: 0})
@@ -213,13 +213,13 @@ def test_one_connection_has_one_session() -> None:
         response = await client.fetch(session=(first, 1))
         assert ErrorCode(response.error) is ErrorCode.fetch_session_id_not_found
 
-    play(story)
+    play(scenario)
 
 
 def test_sessions_are_bounded() -> None:
     """The longest unused makes room; while all are in use a newcomer fetches without."""
 
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         first = await begin(client, {0: 0})
         other = await broker.client()
         second = await begin(other, {0: 0})
@@ -230,11 +230,11 @@ def test_sessions_are_bounded() -> None:
         assert (await client.fetch({0: 0}, session=(0, 0), max_wait_ms=0)).session_id == 0
         assert answers_in(await waiting) == {}
 
-    play(story, max_incremental_fetch_session_cache_slots="1")
+    play(scenario, max_incremental_fetch_session_cache_slots="1")
 
 
 def test_an_idle_request_reads_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         session = await begin(client, dict.fromkeys(range(50), 0))
         looked: list[object] = []
         held = broker.node.replicas
@@ -243,7 +243,7 @@ def test_an_idle_request_reads_no_partition(monkeypatch: pytest.MonkeyPatch) -> 
             assert answers_in(await client.fetch(session=(session, epoch))) == {}
         assert looked == []
 
-    play(story, partitions=50)
+    play(scenario, partitions=50)
 
 
 def test_a_waiting_request_reads_again_only_partitions_that_changed(
@@ -251,7 +251,7 @@ def test_a_waiting_request_reads_again_only_partitions_that_changed(
 ) -> None:
     """Each of many partitions may wake it: else that is a read for each pair of them."""
 
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         listed = dict.fromkeys(range(50), 0)
         session = await begin(client, listed)
         read: list[int] = []
@@ -271,7 +271,7 @@ def test_a_waiting_request_reads_again_only_partitions_that_changed(
         assert set(read) == {1}
         assert answers_in(await waiting) == {1: (0, 4)}
 
-    play(story, partitions=50)
+    play(scenario, partitions=50)
 
 
 # Reads that are not in memory.
@@ -284,7 +284,7 @@ async def timed(broker: OneBroker, fetch: Coroutine[Any, Any, FetchResponse]) ->
 
 
 def test_a_slow_read_delays_no_other_partition_of_the_session() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0, 1: 0})
         await client.produce(0, b"a")
         await client.produce(1, b"a")
@@ -300,11 +300,11 @@ def test_a_slow_read_delays_no_other_partition_of_the_session() -> None:
         assert answers == {0: (0, 1)}, "it is sent when it has been read"
         assert 900 < took_ms < 1_100
 
-    play(story)
+    play(scenario)
 
 
 def test_without_a_session_a_fetch_waits_for_a_slow_read() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         await client.produce(0, b"a")
         await client.produce(1, b"a")
         broker.disk.cold.add("t-0")
@@ -312,11 +312,11 @@ def test_without_a_session_a_fetch_waits_for_a_slow_read() -> None:
         assert answers == {0: (0, 1), 1: (0, 1)}
         assert 990 < took_ms < 1_100
 
-    play(story)
+    play(scenario)
 
 
 def test_slow_reads_of_one_session_are_bounded() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         for number in range(20):
             await client.produce(number, b"x" * 900)
             broker.disk.cold.add(f"t-{number}")
@@ -335,11 +335,11 @@ def test_slow_reads_of_one_session_are_bounded() -> None:
         # The first request allows up to 1 MiB per response, the others for 4 kB.
         assert broker.reads.most_under_way <= 5
 
-    play(story, partitions=20)
+    play(scenario, partitions=20)
 
 
 def test_a_failed_read_is_answered_with_an_error_and_retried() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         await client.produce(0, b"a")
         session = await begin(client, {0: 1, 1: 0})
         broker.disk.cold.add("t-0")
@@ -351,11 +351,11 @@ def test_a_failed_read_is_answered_with_an_error_and_retried() -> None:
             0: (0, 1)
         }
 
-    play(story)
+    play(scenario)
 
 
 def test_a_read_for_a_former_offset_is_discarded() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         for _ in range(3):
             await client.produce(0, b"a")
         session = await begin(client, {0: 3})
@@ -364,11 +364,11 @@ def test_a_read_for_a_former_offset_is_discarded() -> None:
         response = await client.fetch({0: 2}, session=(session, 2), max_wait_ms=5_000)
         assert answers_in(response) == {0: (0, 1)}
 
-    play(story)
+    play(scenario)
 
 
 def test_a_closed_connection_leaves_no_watcher() -> None:
-    async def story(broker: OneBroker, client: Client) -> None:
+    async def scenario(broker: OneBroker, client: Client) -> None:
         await client.produce(0, b"a")
         broker.disk.cold.add("t-0")
         waiting = asyncio.ensure_future(client.fetch({0: 0}, session=(0, 0), max_wait_ms=60_000))
@@ -378,7 +378,7 @@ def test_a_closed_connection_leaves_no_watcher() -> None:
         assert not broker.node.replicas.partitions["t", 0]._watchers
         waiting.cancel()
 
-    play(story)
+    play(scenario)
 
 
 class SomeLog:

@@ -58,7 +58,7 @@ async def a_cluster(loop: VirtualLoop, topics: list[NewTopic]) -> Cluster:
 
 
 def test_metrics_of_an_unreachable_follower_until_it_leaves_the_isr() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         cluster = await a_cluster(
             loop,
             [
@@ -112,11 +112,11 @@ def test_metrics_of_an_unreachable_follower_until_it_leaves_the_isr() -> None:
         assert values[f"{SERVER}isrexpands_total", ""] == 1
         assert values[f"{SERVER}underreplicatedpartitions", ""] == 0
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_bytes_out_are_counted_by_the_broker_that_sent_them() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         cluster = await a_cluster(loop, [NewTopic(name="t", assignment=[[1, 2, 3]])])
         client = PartitionClient(cluster.network.host(201), cluster.addresses, "t", 0)
         for number in range(5):
@@ -137,7 +137,7 @@ def test_bytes_out_are_counted_by_the_broker_that_sent_them() -> None:
         assert 0 < sizes[2] < size, "the last batch only"
         assert [out(number) for number in (1, 2, 3)] == [(sum(sizes), 2 * size), (0, 0), (0, 0)]
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_a_follower_exposes_its_lag_behind_the_high_watermark() -> None:
 
 
 def test_the_controller_exposes_partitions_without_a_leader() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         topics = [NewTopic(name="t", assignment=[[1, 2]]), NewTopic(name="lone", assignment=[[1]])]
         cluster = await a_cluster(loop, topics)
         metrics = {number: metrics_of(node_of(cluster, number)) for number in (2, 3)}
@@ -201,11 +201,11 @@ def test_the_controller_exposes_partitions_without_a_leader() -> None:
         assert values[f"{CONTROLLER}offlinepartitionscount", ""] == 0
         assert values[f"{stats}leaderelectionrateandtimems_count", ""] == 0
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_stalls_are_counted() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         cluster = await a_cluster(loop, [NewTopic(name="t", assignment=[[1, 2, 3]])])
         metrics = metrics_of(node_of(cluster, 2))
         assert samples(metrics)["insync_stalls_total", ""] == 0
@@ -217,7 +217,7 @@ def test_stalls_are_counted() -> None:
         assert values["insync_stalls_total", ""] == 1
         assert values["insync_stalled_seconds_total", ""] == pytest.approx(0.7, abs=0.1)
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_a_partition_below_min_isr_is_counted_until_its_isr_suffices() -> None:
@@ -346,7 +346,7 @@ def test_a_resignation_is_distinguished_from_other_leader_changes() -> None:
 
 
 def test_a_scrape_of_many_partitions_is_cheap() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         cluster = await a_cluster(
             loop, [NewTopic(name="t", assignment=[[1, 2, 3] for _ in range(PARTITIONS)])]
         )
@@ -361,7 +361,7 @@ def test_a_scrape_of_many_partitions_is_cheap() -> None:
         assert values["insync_follower_partitions_out_of_sync", "3"] == PARTITIONS
         assert metrics.text().count(b"insync_partition_follower_lag_seconds{") <= DETAIL_MAX
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def _least_s(metrics: Metrics) -> float:
@@ -374,7 +374,7 @@ def _least_s(metrics: Metrics) -> float:
 
 
 def test_without_a_port_no_metrics_are_served() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         one = OneBroker(loop)
         await one.start(partitions=1)
         assert ("127.0.0.1", 9_100) not in one.network._listeners
@@ -384,4 +384,4 @@ def test_without_a_port_no_metrics_are_served() -> None:
         await other.node.stop()
         assert ("127.0.0.1", 9_100) not in other.network._listeners
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)

@@ -46,7 +46,7 @@ Visit = Callable[[bytes], Coroutine[Any, Any, tuple[Visitor, asyncio.Transport]]
 
 
 def visiting(
-    story: Callable[[VirtualLoop, OneBroker, Visit], Coroutine[Any, Any, None]], **settings: str
+    scenario: Callable[[VirtualLoop, OneBroker, Visit], Coroutine[Any, Any, None]], **settings: str
 ) -> None:
     async def whole(loop: VirtualLoop) -> None:
         one = OneBroker(loop, metrics_port="9100", metrics_host="broker", **settings)
@@ -59,14 +59,14 @@ def visiting(
                 transport.write(sends)
             return visitor, transport
 
-        await story(loop, one, visit)
+        await scenario(loop, one, visit)
         await one.node.stop()
 
     on_virtual_time(whole)
 
 
 def test_requests_are_answered() -> None:
-    async def story(_loop: VirtualLoop, one: OneBroker, visit: Visit) -> None:
+    async def scenario(_loop: VirtualLoop, one: OneBroker, visit: Visit) -> None:
         client = await one.client()
         await client.produce(0, b"a", b"b", b"c")
         visitor, _transport = await visit(GET)
@@ -82,11 +82,11 @@ def test_requests_are_answered() -> None:
         assert visitor.status == 200
         assert visitor.received.endswith(b"\r\n\r\n")
 
-    visiting(story)
+    visiting(scenario)
 
 
 def test_dropped_telemetry_rows_are_counted_by_table() -> None:
-    async def story(_loop: VirtualLoop, one: OneBroker, visit: Visit) -> None:
+    async def scenario(_loop: VirtualLoop, one: OneBroker, visit: Visit) -> None:
         async def dropped() -> dict[bytes, float]:
             visitor, _transport = await visit(GET)
             await visitor.ended
@@ -113,7 +113,7 @@ def test_dropped_telemetry_rows_are_counted_by_table() -> None:
         assert await dropped() == lost, "they stay lost, and no others are"
 
     visiting(
-        story,
+        scenario,
         telemetry_enable="true",
         telemetry_publish_interval_ms=str(INTERVAL_S * 1_000),
         telemetry_buffer_bytes="65536",
@@ -121,13 +121,13 @@ def test_dropped_telemetry_rows_are_counted_by_table() -> None:
 
 
 def test_a_broker_without_telemetry_drops_no_rows() -> None:
-    async def story(_loop: VirtualLoop, _one: OneBroker, visit: Visit) -> None:
+    async def scenario(_loop: VirtualLoop, _one: OneBroker, visit: Visit) -> None:
         visitor, _transport = await visit(GET)
         await visitor.ended
         tables = visitor.received.count(b"\ninsync_telemetry_dropped_rows_total{")
         assert tables == visitor.received.count(b"} 0.0\n") == len(TABLES)
 
-    visiting(story)
+    visiting(scenario)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_broker_without_telemetry_drops_no_rows() -> None:
     ],
 )
 def test_every_request_gets_one_answer(sends: bytes, status: int) -> None:
-    async def story(_: VirtualLoop, __: OneBroker, visit: Visit) -> None:
+    async def scenario(_: VirtualLoop, __: OneBroker, visit: Visit) -> None:
         visitor, transport = await visit(sends[:3])
         for position in range(3, len(sends), 1_000):
             transport.write(sends[position : position + 1_000])
@@ -155,11 +155,11 @@ def test_every_request_gets_one_answer(sends: bytes, status: int) -> None:
         assert visitor.status == status
         assert visitor.received.count(b"HTTP/1.1 ") == 1
 
-    visiting(story)
+    visiting(scenario)
 
 
 def test_a_client_that_sends_no_whole_request_is_disconnected() -> None:
-    async def story(loop: VirtualLoop, _: OneBroker, visit: Visit) -> None:
+    async def scenario(loop: VirtualLoop, _: OneBroker, visit: Visit) -> None:
         began_s = loop.time()
         visitor, transport = await visit(b"GET /met")
         for _turn in range(100):
@@ -170,11 +170,11 @@ def test_a_client_that_sends_no_whole_request_is_disconnected() -> None:
         assert visitor.received == b""
         assert loop.time() - began_s == pytest.approx(REQUEST_TIMEOUT_S, abs=0.6)
 
-    visiting(story)
+    visiting(scenario)
 
 
 def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
-    async def story(_: VirtualLoop, __: OneBroker, visit: Visit) -> None:
+    async def scenario(_: VirtualLoop, __: OneBroker, visit: Visit) -> None:
         mute = [(await visit(b""))[0] for _ in range(CONNECTIONS_MAX + 3)]
         await asyncio.sleep(1)
         assert [visitor.ended.done() for visitor in mute] == [True] * 3 + [False] * CONNECTIONS_MAX
@@ -182,7 +182,7 @@ def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
         await visitor.ended
         assert visitor.status == 200
 
-    visiting(story)
+    visiting(scenario)
 
 
 class DeafTransport(asyncio.Transport):
@@ -203,7 +203,7 @@ class DeafTransport(asyncio.Transport):
 
 
 def test_a_client_that_does_not_read_is_disconnected() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         scrape = MetricsHttp(lambda: b"text", clock_ms=loop.clock_ms).connection()
         transport = DeafTransport()
         scrape.connection_made(transport)
@@ -213,11 +213,11 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
         await asyncio.sleep(0.2)
         assert transport.is_aborted
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_frequent_scrapes_share_one_collection() -> None:
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         collected = 0
 
         def collect() -> bytes:
@@ -233,7 +233,7 @@ def test_frequent_scrapes_share_one_collection() -> None:
         scrapes.text()
         assert collected == 2
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)
 
 
 def test_a_failed_collection_is_a_server_error() -> None:
@@ -243,7 +243,7 @@ def test_a_failed_collection_is_a_server_error() -> None:
         def write(self, data: object) -> None:
             self.sent += cast("bytes", data)
 
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         scrape = MetricsHttp(lambda: b"%d" % (1 // 0), clock_ms=loop.clock_ms).connection()
         transport = Transport()
         scrape.connection_made(transport)
@@ -251,4 +251,4 @@ def test_a_failed_collection_is_a_server_error() -> None:
         assert transport.sent.startswith(b"HTTP/1.1 500 ")
         scrape.connection_lost(None)
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)

@@ -12,29 +12,29 @@ from insync.sim.virtual_loop import VirtualLoop
 from insync.telemetry.schemas import TELEMETRY_TOPIC
 from support.telemetry.recorded_runs import as_rows, collect
 
-Story = Callable[[Cluster, SimClient], Awaitable[None]]
+Scenario = Callable[[Cluster, SimClient], Awaitable[None]]
 
 
-def play(story: Story, *, brokers: int = 3, **settings: str) -> None:
+def play(scenario: Scenario, *, brokers: int = 3, **settings: str) -> None:
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
-    given = {
+    config = {
         "telemetry.enable": "true",
         "telemetry.topic.partitions": "2",
         "telemetry.publish.interval.ms": "200",
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
-    cluster = Cluster(loop, Random(1), brokers=brokers, settings=given)  # noqa: S311
+    cluster = Cluster(loop, Random(1), brokers=brokers, settings=config)  # noqa: S311
 
-    async def scenario() -> None:
+    async def start_and_play() -> None:
         for number in cluster.brokers:
             await cluster.start(number)
         client = SimClient(cluster, 100, ("t", 0), Random(1))  # noqa: S311
-        await story(cluster, client)
+        await scenario(cluster, client)
         assert not cluster.unexpected_errors, cluster.unexpected_errors
 
     try:
-        loop.run_until_complete(scenario())
+        loop.run_until_complete(start_and_play())
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -47,7 +47,7 @@ def topic_config(cluster: Cluster) -> dict[str, str]:
 
 
 def test_the_topic_is_created_with_the_first_led_partition_and_as_configured() -> None:
-    async def story(cluster: Cluster, client: SimClient) -> None:
+    async def scenario(cluster: Cluster, client: SimClient) -> None:
         await asyncio.sleep(2.0)
         node = cluster.up()[0].node
         assert node is not None
@@ -61,7 +61,7 @@ def test_the_topic_is_created_with_the_first_led_partition_and_as_configured() -
         assert config["retention.ms"] == "-1"
         assert int(config["segment.bytes"]) < int(config["retention.bytes"])
 
-    play(story, telemetry_retention_bytes=str(10 * 2**20))
+    play(scenario, telemetry_retention_bytes=str(10 * 2**20))
 
 
 def test_with_one_broker_the_topic_has_one_replica_and_with_telemetry_off_there_is_none() -> None:
@@ -84,27 +84,27 @@ def test_with_one_broker_the_topic_has_one_replica_and_with_telemetry_off_there_
 
 
 def test_rows_of_one_partition_stay_together_in_order() -> None:
-    async def story(cluster: Cluster, client: SimClient) -> None:
+    async def scenario(cluster: Cluster, client: SimClient) -> None:
         await Admin(cluster, client).create("t", 1, factor=3)
         for _ in range(200):
             await client.append([b"x"])
         await asyncio.sleep(1.0)
-        told = []
+        sequences = []
         for number in range(2):
             rows = as_rows(await collect(cluster, partitions=[number]))
-            told.append([row["seq"] for row in rows["appends"]])
-        whole = next(each for each in told if each)
-        assert [] in told
+            sequences.append([row["seq"] for row in rows["appends"]])
+        whole = next(each for each in sequences if each)
+        assert [] in sequences
         assert len(whole) == 201
         assert whole == sorted(whole)
 
-    play(story)
+    play(scenario)
 
 
 def test_an_unreachable_topic_only_drops_rows_and_counts_them() -> None:
     """The leader of "t" cannot reach whoever leads the partition its rows go to."""
 
-    async def story(cluster: Cluster, client: SimClient) -> None:
+    async def scenario(cluster: Cluster, client: SimClient) -> None:
         await Admin(cluster, client).create("t", 1, factor=1)
         await client.append([b"x"])
         await asyncio.sleep(1.0)
@@ -132,4 +132,4 @@ def test_an_unreachable_topic_only_drops_rows_and_counts_them() -> None:
         assert len(appends) + dropped == 1_003
         assert sum(drops["appends"] for drops in collection.drops.values()) == dropped
 
-    play(story, telemetry_buffer_bytes="65536", replica_lag_time_max_ms="30000")
+    play(scenario, telemetry_buffer_bytes="65536", replica_lag_time_max_ms="30000")

@@ -25,7 +25,7 @@ APPENDED = ErrorCode.none
 FULL = ErrorCode.kafka_storage_error
 GAP = ErrorCode.out_of_order_sequence_number
 
-Story = Callable[[OneBroker, "Sender"], Awaitable[None]]
+Scenario = Callable[[OneBroker, "Sender"], Awaitable[None]]
 
 
 class Sender:
@@ -56,19 +56,19 @@ def numbered(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7
     )
 
 
-def play(story: Story) -> None:
+def play(scenario: Scenario) -> None:
     with virtual_time() as loop:
         broker = OneBroker(loop)
 
         async def playing() -> None:
             await broker.start(partitions=1)
-            await story(broker, Sender(await broker.client()))
+            await scenario(broker, Sender(await broker.client()))
 
         loop.run_until_complete(playing())
 
 
 def test_batches_behind_a_refused_one_get_its_error_and_are_sent_again_in_order() -> None:
-    async def story(broker: OneBroker, sender: Sender) -> None:
+    async def scenario(broker: OneBroker, sender: Sender) -> None:
         assert await sender.send(0, 3) == (APPENDED, 0)
         broker.disk.is_full = True
         assert await sender.send(3, 3) == (FULL, -1)
@@ -79,11 +79,11 @@ def test_batches_behind_a_refused_one_get_its_error_and_are_sent_again_in_order(
         assert await sender.send(6) == (APPENDED, 6)
         assert await sender.send(7) == (APPENDED, 7)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_new_producer_begins_with_the_batch_that_was_refused() -> None:
-    async def story(broker: OneBroker, sender: Sender) -> None:
+    async def scenario(broker: OneBroker, sender: Sender) -> None:
         broker.disk.is_full = True
         assert await sender.send(0, 3) == (FULL, -1)
         broker.disk.is_full = False
@@ -91,11 +91,11 @@ def test_a_new_producer_begins_with_the_batch_that_was_refused() -> None:
         assert await sender.send(0, 3) == (APPENDED, 0)
         assert await sender.send(3) == (APPENDED, 3)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_topic_that_does_not_exist_yet() -> None:
-    async def story(broker: OneBroker, sender: Sender) -> None:
+    async def scenario(broker: OneBroker, sender: Sender) -> None:
         unknown = (ErrorCode.unknown_topic_or_partition, -1)
         assert await sender.send(0, 3, topic="new") == unknown
         await broker.create("new", partitions=1)
@@ -103,11 +103,11 @@ def test_a_topic_that_does_not_exist_yet() -> None:
         assert await sender.send(0, 3, topic="new") == (APPENDED, 0)
         assert await sender.send(3, topic="new") == (APPENDED, 3)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_batch_refused_twice_still_stops_those_behind_it() -> None:
-    async def story(broker: OneBroker, sender: Sender) -> None:
+    async def scenario(broker: OneBroker, sender: Sender) -> None:
         assert await sender.send(0) == (APPENDED, 0)
         broker.disk.is_full = True
         for _ in range(3):
@@ -117,11 +117,11 @@ def test_a_batch_refused_twice_still_stops_those_behind_it() -> None:
         for sequence in range(1, 6):
             assert await sender.send(sequence) == (APPENDED, sequence)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_client_that_gave_up_the_refused_batch_is_notified_of_the_gap() -> None:
-    async def story(broker: OneBroker, sender: Sender) -> None:
+    async def scenario(broker: OneBroker, sender: Sender) -> None:
         assert await sender.send(0) == (APPENDED, 0)
         broker.disk.is_full = True
         assert await sender.send(1) == (FULL, -1)
@@ -133,11 +133,11 @@ def test_a_client_that_gave_up_the_refused_batch_is_notified_of_the_gap() -> Non
         assert await sender.send(0, epoch=1) == (APPENDED, 1), "it begins again"
         assert await sender.send(1, epoch=1) == (APPENDED, 2)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_gap_without_a_refused_batch_is_out_of_order() -> None:
-    async def story(broker: OneBroker, sender: Sender) -> None:
+    async def scenario(broker: OneBroker, sender: Sender) -> None:
         assert await sender.send(0) == (APPENDED, 0)
         assert await sender.send(2) == (GAP, -1)
         broker.disk.is_full = True
@@ -146,18 +146,18 @@ def test_a_gap_without_a_refused_batch_is_out_of_order() -> None:
         assert await sender.send(1) == (APPENDED, 1)
         assert await sender.send(3) == (GAP, -1), "what was refused is there by now"
 
-    play(story)
+    play(scenario)
 
 
 def test_a_duplicate_is_recognised_after_a_refusal() -> None:
-    async def story(broker: OneBroker, sender: Sender) -> None:
+    async def scenario(broker: OneBroker, sender: Sender) -> None:
         assert await sender.send(0) == (APPENDED, 0)
         assert await sender.send(1) == (APPENDED, 1)
         broker.disk.is_full = True
         assert await sender.send(2) == (FULL, -1)
         assert await sender.send(1) == (APPENDED, 1)
 
-    play(story)
+    play(scenario)
 
 
 def header_of(sequence: int, *, epoch: int = 0, producer: int = 7) -> BatchHeader:

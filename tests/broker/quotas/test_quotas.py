@@ -115,10 +115,10 @@ class Growth:
                 for broker in self._brokers
             ):
                 await asyncio.sleep(SAMPLE_S)
-                self._look()
+                self._sample()
         return self.samples[-1][0]
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         at_s = asyncio.get_running_loop().time() - self._began_at_s
         bytes_now = sum(held_bytes(self._cluster, broker) for broker in self._brokers)
         self.samples.append((at_s, bytes_now))
@@ -251,12 +251,12 @@ def test_a_new_quota_window_applies_from_when_it_is_set(windows: int, size_s: in
 
         await asyncio.sleep(3)
         assert rates() == [pytest.approx(MB, rel=0.4)] * 2, "since its beginning"
-        given = {
+        config = {
             **{f"{side}.replication.throttled.rate": str(MB) for side in BOTH},
             "replication.quota.window.num": str(windows),
             "replication.quota.window.size.seconds": str(size_s),
         }
-        configure(cluster, paths.broker_config(None), given)
+        configure(cluster, paths.broker_config(None), config)
         await asyncio.sleep(0.1)
         rates()  # measuring begins with the first call
         await asyncio.sleep(6)
@@ -541,7 +541,7 @@ def test_responses_filled_at_once_do_not_share_the_same_bytes_of_the_bucket() ->
     """One may be sent while another is still being filled. Both were admitted, and both count."""
     now_ms = 0
 
-    async def story() -> None:
+    async def scenario() -> None:
         nonlocal now_ms
         quota = Quotas(BrokerId(1), BrokerLoop(lambda: now_ms)).leader
         name = "leader.replication.throttled"
@@ -564,7 +564,7 @@ def test_responses_filled_at_once_do_not_share_the_same_bytes_of_the_bucket() ->
             assert later.admit(100) is is_admitted
         quota.stop()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("quota", [Quotas(BrokerId(1), BrokerLoop(lambda: 0)).leader, NoQuota()])

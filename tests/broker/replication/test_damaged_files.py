@@ -128,7 +128,7 @@ def is_whole(cluster: Cluster) -> bool:
     "damage", tried([garble, cut, remove, make_stale, swap]), ids=lambda each: each.__name__
 )
 def test_no_damaged_file_of_one_broker_loses_anything(damage: Damage, *, cleanly: bool) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         disk = cluster.brokers[DAMAGED].disk
         written = [b"%0100d" % number for number in range(RECORDS)]
@@ -164,4 +164,4 @@ def test_no_damaged_file_of_one_broker_loses_anything(damage: Damage, *, cleanly
             written.append(b"after " + path.encode())
             assert KEY in node_of(cluster, DAMAGED).directory.logs
 
-    play(story, settings=SETTINGS, within_s=100_000)
+    play(scenario, settings=SETTINGS, within_s=100_000)

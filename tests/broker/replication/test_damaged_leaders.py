@@ -127,7 +127,7 @@ async def assert_nothing_lost(cluster: Cluster, replicas: tuple[BrokerId, ...] =
 def test_one_damaged_replica_does_not_truncate_an_intact_one(
     damage: Damage, damaged: int, *, cleanly: bool
 ) -> None:
-    async def story(order: tuple[int, ...], cluster: Cluster) -> None:
+    async def scenario(order: tuple[int, ...], cluster: Cluster) -> None:
         await append_all(cluster)
         await stop_all(cluster, cleanly=cleanly)
         damage(cluster.brokers[damaged].disk)
@@ -139,7 +139,7 @@ def test_one_damaged_replica_does_not_truncate_an_intact_one(
         assert not [path for path in cluster.tree.entries if path.startswith("/damaged")]
 
     for order in permutations((1, 2, 3)):
-        play(lambda cluster, order=order: story(order, cluster), settings=SETTINGS)  # type: ignore[misc]
+        play(lambda cluster, order=order: scenario(order, cluster), settings=SETTINGS)  # type: ignore[misc]
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_one_damaged_replica_does_not_truncate_an_intact_one(
 def test_one_damaged_replica_does_not_truncate_the_others_after_all_were_killed(
     damage: Damage, damaged: int
 ) -> None:
-    async def story(order: tuple[int, ...], cluster: Cluster) -> None:
+    async def scenario(order: tuple[int, ...], cluster: Cluster) -> None:
         await append_all(cluster)
         for number in cluster.brokers:
             cluster.kill(number)
@@ -158,14 +158,14 @@ def test_one_damaged_replica_does_not_truncate_the_others_after_all_were_killed(
         await assert_nothing_lost(cluster)
 
     for order in permutations((1, 2, 3)):
-        play(lambda cluster, order=order: story(order, cluster), settings=SETTINGS)  # type: ignore[misc]
+        play(lambda cluster, order=order: scenario(order, cluster), settings=SETTINGS)  # type: ignore[misc]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("min_isr", ["1", "2", "3"])
 def test_intact_replicas_need_no_operator(min_isr: str, *, cleanly: bool) -> None:
-    async def story(order: tuple[int, ...], cluster: Cluster) -> None:
+    async def scenario(order: tuple[int, ...], cluster: Cluster) -> None:
         await append_all(cluster)
         await stop_all(cluster, cleanly=cleanly)
         for number in order:
@@ -176,14 +176,14 @@ def test_intact_replicas_need_no_operator(min_isr: str, *, cleanly: bool) -> Non
 
     for order in permutations((1, 2, 3)):
         play(
-            lambda cluster, order=order: story(order, cluster),  # type: ignore[misc]
+            lambda cluster, order=order: scenario(order, cluster),  # type: ignore[misc]
             settings={"min.insync.replicas": min_isr},
         )
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
 def test_if_all_are_damaged_no_replica_leads(*, cleanly: bool) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await append_all(cluster)
         await stop_all(cluster, cleanly=cleanly)
         for number, damage in zip(
@@ -201,11 +201,11 @@ def test_if_all_are_damaged_no_replica_leads(*, cleanly: bool) -> None:
         for number in cluster.brokers:
             assert KEY in node_of(cluster, number).directory.damaged
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_a_new_topic_and_one_of_the_same_name_are_not_damaged() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await append_all(cluster)
         for path in list(cluster.tree.entries):
             is_topic = path.startswith((paths.topic("t"), paths.TOPIC_IDS))
@@ -222,11 +222,11 @@ def test_a_new_topic_and_one_of_the_same_name_are_not_damaged() -> None:
         await until(lambda: state_of(cluster)["leader"] is not None, within_s=2)
         assert await client_of(cluster, 103).append([b"new"]) == 0
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_an_unclean_election_by_the_operator_takes_the_longest_damaged_replica() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await append_all(cluster)
         await stop_all(cluster, cleanly=True)
         damages = (remove_folder, cut_segment, empty_segment)
@@ -253,13 +253,13 @@ def test_an_unclean_election_by_the_operator_takes_the_longest_damaged_replica()
             await cluster.start(number)
         await until(lambda: isr_of(cluster) == [1, 2, 3])
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_a_truncation_is_not_damage() -> None:
     """The noted watermark is lowered before the log is cut."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await append_all(cluster)
         log = replica_of(cluster, 2).log
         cluster.network.cut(1, 2)
@@ -271,13 +271,13 @@ def test_a_truncation_is_not_damage() -> None:
         assert node_of(cluster, 2).directory.damaged == {}
         await assert_nothing_lost(cluster)
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_acks_all_waits_until_no_other_replica_is_eligible() -> None:
     """min.insync.replicas is lowered while another replica is eligible."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await append_all(cluster)
         for number in (2, 3):
             await stop(cluster, number, cleanly=True)
@@ -290,11 +290,11 @@ def test_acks_all_waits_until_no_other_replica_is_eligible() -> None:
         assert await client_of(cluster, 103).append([b"new"]) == len(RECORDS)
         assert "eligible" not in state_of(cluster)
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_a_full_disk_at_the_start_does_not_hide_the_damage() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await append_all(cluster, (ONE,))
         await stop(cluster, 1, cleanly=False)
         disk = cluster.brokers[1].disk
@@ -310,4 +310,4 @@ def test_a_full_disk_at_the_start_does_not_hide_the_damage() -> None:
             await stop(cluster, 1, cleanly=False)
             await cluster.start(1)
 
-    play(story)
+    play(scenario)

@@ -62,7 +62,7 @@ def test_replicas_of_a_deleted_topic_are_dropped_some_per_turn_of_the_loop(
         if before != len(replicas.partitions):
             turns.append(before - len(replicas.partitions))
 
-    async def story(loop: VirtualLoop) -> None:
+    async def scenario(loop: VirtualLoop) -> None:
         broker = OneBroker(loop)
         await broker.start(partitions=PARTITIONS)
         replicas = broker.node.replicas
@@ -77,4 +77,4 @@ def test_replicas_of_a_deleted_topic_are_dropped_some_per_turn_of_the_loop(
         await broker.create("t", partitions=3)  # the names are free
         assert len(replicas.partitions) == 3
 
-    on_virtual_time(story)
+    on_virtual_time(scenario)

@@ -51,7 +51,7 @@ def reports(cluster: Cluster) -> list[str]:
 def test_a_follower_whose_log_failed_leaves_the_isr_of_an_idle_partition_at_once(
     policy: str,
 ) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         await append_and_fail(cluster, 2)
         await until(lambda: isr_of(cluster) == [1, 3], within_s=0.2)
@@ -64,13 +64,13 @@ def test_a_follower_whose_log_failed_leaves_the_isr_of_an_idle_partition_at_once
         await until(lambda: isr_of(cluster) == [1, 2, 3])
         assert reports(cluster) == []
 
-    play(story, settings=FLUSHED_OFTEN | {"replica.in.sync.policy": policy})
+    play(scenario, settings=FLUSHED_OFTEN | {"replica.in.sync.policy": policy})
 
 
 def test_a_leader_whose_log_failed_is_replaced_and_leaves_the_isr(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         await other_topic(cluster)
         await append_and_fail(cluster, 1)
@@ -83,11 +83,11 @@ def test_a_leader_whose_log_failed_is_replaced_and_leaves_the_isr(
         await stays(lambda: isr_of(cluster) == [2, 3], for_s=5)
         assert "t-0: the log failed" in caplog.text
 
-    play(story, settings=FLUSHED_OFTEN)
+    play(scenario, settings=FLUSHED_OFTEN)
 
 
 def test_the_last_isr_member_stays_and_leads_again_after_a_restart() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         assert await client_of(cluster).append([b"first"]) == 0
         cluster.brokers[1].disk.fails_flushes = True
@@ -99,11 +99,11 @@ def test_the_last_isr_member_stays_and_leads_again_after_a_restart() -> None:
         await until(lambda: state_of(cluster)["leader"] == 1)
         assert (await client_of(cluster, 102).read(0))[0] == [b"first"]
 
-    play(story, settings=FLUSHED_OFTEN)
+    play(scenario, settings=FLUSHED_OFTEN)
 
 
 def test_the_last_isr_member_is_kept_after_every_log_failed() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         await append_and_fail(cluster, 1)
         await until(lambda: isr_of(cluster) == [2, 3])
@@ -114,12 +114,12 @@ def test_the_last_isr_member_is_kept_after_every_log_failed() -> None:
         await until(lambda: state_of(cluster)["leader"] is None)
         assert isr_of(cluster) == [3]
 
-    play(story, settings=FLUSHED_OFTEN)
+    play(scenario, settings=FLUSHED_OFTEN)
 
 
 @pytest.mark.parametrize("hook", ["before_controller_step", "after_controller_step"])
 def test_a_failure_report_outlives_a_controller_that_dies_at_its_step(hook: str) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         controller = cluster.controller()
         assert controller is not None
@@ -133,11 +133,11 @@ def test_a_failure_report_outlives_a_controller_that_dies_at_its_step(hook: str)
         await until(lambda: isr_of(cluster) == left)
         assert state_of(cluster)["leader"] == left[0]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_broker_that_lost_its_session_reports_the_failure_again() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO, THREE))
         await append_and_fail(cluster, 2)
         await until(lambda: isr_of(cluster) == [1, 3])
@@ -154,7 +154,7 @@ def test_a_broker_that_lost_its_session_reports_the_failure_again() -> None:
         await asyncio.sleep(3)
         assert state_of(cluster)["leader"] is None, "a failed log does not lead"
 
-    play(story, settings=FLUSHED_OFTEN)
+    play(scenario, settings=FLUSHED_OFTEN)
 
 
 async def other_topic(cluster: Cluster) -> None:

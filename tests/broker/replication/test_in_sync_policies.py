@@ -260,13 +260,13 @@ def test_only_partitions_with_a_lagging_follower_have_a_timer() -> None:
         await node_of(cluster, 1).topics.create(RequestedTopic(name="many", assignment=assignment))
         await asyncio.sleep(3)
         held = node_of(cluster, 1).replicas.partitions
-        assert sum(found.is_leader for found in held.values()) == 300
+        assert sum(replica.is_leader for replica in held.values()) == 300
 
         def armed() -> list[int]:
             return [
                 key[1]
-                for key, found in held.items()
-                if found.term is not None and found.term.wake_at_ms != NO_WAKE_MS
+                for key, replica in held.items()
+                if replica.term is not None and replica.term.wake_at_ms != NO_WAKE_MS
             ]
 
         assert armed() == []

@@ -12,7 +12,7 @@ ISR = Stable(frozenset({BrokerId(1), BrokerId(2)}))
 
 class Answers:
     def __init__(self, acks: PendingAcks, *, gives_up_at: int | None = None) -> None:
-        self.given: list[tuple[int, Verdict | None]] = []
+        self.responses: list[tuple[int, Verdict | None]] = []
         self._acks = acks
         self._gives_up_at = gives_up_at
 
@@ -20,7 +20,7 @@ class Answers:
         self._acks.add(offset, deadline_ms=deadline_ms, on_verdict=lambda v: self._on(offset, v))
 
     def _on(self, offset: int, verdict: Verdict | None) -> None:
-        self.given.append((offset, verdict))
+        self.responses.append((offset, verdict))
         if offset == self._gives_up_at:
             for on_verdict in self._acks.give_up():
                 on_verdict(None)
@@ -31,14 +31,14 @@ def test_committed_offsets_are_answered_in_order() -> None:
     for offset in (9, 3, 5):
         answers.wait_for(offset)
     acks.acknowledge(ISR, high_watermark=6, min_isr=2)
-    assert answers.given == [(3, Verdict.ENOUGH), (5, Verdict.ENOUGH)]
+    assert answers.responses == [(3, Verdict.ENOUGH), (5, Verdict.ENOUGH)]
 
 
 def test_an_isr_that_became_too_small_fails_pending_acks() -> None:
     answers = Answers(acks := PendingAcks())
     answers.wait_for(3)
     acks.acknowledge(ISR, high_watermark=6, min_isr=3)
-    assert answers.given == [(3, Verdict.NOT_ENOUGH_AFTER_APPEND)]
+    assert answers.responses == [(3, Verdict.NOT_ENOUGH_AFTER_APPEND)]
 
 
 def test_expire_returns_the_next_deadline() -> None:
@@ -47,7 +47,7 @@ def test_expire_returns_the_next_deadline() -> None:
     answers.wait_for(4, deadline_ms=70)
     assert (acks.expire(50), acks.has_timer) == (70, True)
     assert (acks.expire(70), acks.has_timer) == (None, False)
-    assert answers.given == [(3, Verdict.TIMED_OUT), (4, Verdict.TIMED_OUT)]
+    assert answers.responses == [(3, Verdict.TIMED_OUT), (4, Verdict.TIMED_OUT)]
 
 
 def test_a_leader_that_is_deposed_while_it_answers_answers_each_producer_once() -> None:
@@ -56,4 +56,4 @@ def test_a_leader_that_is_deposed_while_it_answers_answers_each_producer_once() 
     for offset in (3, 4, 5):
         answers.wait_for(offset)
     acks.acknowledge(ISR, high_watermark=10, min_isr=1)
-    assert answers.given == [(3, Verdict.ENOUGH), (4, None), (5, None)]
+    assert answers.responses == [(3, Verdict.ENOUGH), (4, None), (5, None)]

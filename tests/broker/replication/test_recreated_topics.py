@@ -20,7 +20,7 @@ from support.sim.simulated_cluster import client_of, new_cluster
 CHECKPOINTED_S = 6
 
 
-def live(story: Callable[[Cluster], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
     with virtual_time() as loop:
         cluster = new_cluster(loop, 11)
 
@@ -30,7 +30,7 @@ def live(story: Callable[[Cluster], Awaitable[None]]) -> None:
             client = client_of(cluster, 200)
             await client.append([b"%d" % number for number in range(100)])
             await asyncio.sleep(CHECKPOINTED_S)
-            await story(cluster)
+            await scenario(cluster)
 
         loop.run_until_complete(whole())
 
@@ -61,7 +61,7 @@ async def create_led_by_2(cluster: Cluster) -> None:
 def test_the_high_watermark_of_the_deleted_topic_does_not_count(is_down_meanwhile: bool) -> None:  # noqa: FBT001
     """It would be past whatever the leader appends next: acknowledged before it is copied."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         cluster.kill(2)
         if not is_down_meanwhile:
             await cluster.start(2)
@@ -77,11 +77,11 @@ def test_the_high_watermark_of_the_deleted_topic_does_not_count(is_down_meanwhil
         assert replica.topic_id == UUID(int=4)
         assert (replica.high_watermark, replica.log.end) == (0, 0)
 
-    live(story)
+    play(scenario)
 
 
 def test_logs_of_topics_deleted_meanwhile_are_removed_at_the_next_start() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         cluster.kill(2)
         await delete(cluster)
         await cluster.start(2)
@@ -89,4 +89,4 @@ def test_logs_of_topics_deleted_meanwhile_are_removed_at_the_next_start() -> Non
         assert node is not None
         assert not node.directory.logs
 
-    live(story)
+    play(scenario)

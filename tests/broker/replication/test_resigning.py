@@ -84,9 +84,9 @@ def test_solution_1_no_follower_leaves_the_isr_while_its_fetch_is_pending() -> N
 def test_solution_2_the_leader_resigns_while_the_read_is_still_running() -> None:
     async def scenario(cluster: Cluster) -> None:
         began_ms = await begin_a_slow_read(cluster)
-        wish = paths.resignation(*KEY)
+        resignation_path = paths.resignation(*KEY)
         asked_ms = await until(
-            lambda: wish in cluster.tree.entries or state_of(cluster)["leader"] != 1
+            lambda: resignation_path in cluster.tree.entries or state_of(cluster)["leader"] != 1
         )
         assert began_ms + 501 <= asked_ms <= began_ms + 501 + 25  # the store takes up to 20 ms
         moved_ms = await until(lambda: state_of(cluster)["leader"] != 1)
@@ -95,7 +95,7 @@ def test_solution_2_the_leader_resigns_while_the_read_is_still_running() -> None
         cluster.brokers[1].read_s = (5.0, 5.0)
         state = state_of(cluster)
         assert (state["leader"], state["isr"], state["leader_epoch"]) == (2, [2, 3, 1], 1)
-        assert wish not in cluster.tree.entries
+        assert resignation_path not in cluster.tree.entries
         assert paths.cooling(*KEY, 1) in cluster.tree.entries
         client = client_of(cluster, 102)
         await client.append([b"after"])
@@ -189,8 +189,8 @@ def test_a_cooling_broker_leads_again_only_when_no_other_can() -> None:
         cluster.brokers[1].disk.is_cold = True
         await client_of(cluster).append_once([b"slow"])
         await until(lambda: term_of(cluster).followers[TWO].reads.hold)
-        wish = paths.resignation(*KEY)
-        await stays(lambda: wish not in cluster.tree.entries, for_s=20.0)
+        resignation_path = paths.resignation(*KEY)
+        await stays(lambda: resignation_path not in cluster.tree.entries, for_s=20.0)
         await stays(lambda: state_of(cluster)["leader"] == 1, for_s=1.0)
 
     play(scenario, settings=SOLUTION_2)
@@ -276,13 +276,13 @@ def test_a_resignation_of_another_term_or_topic_is_not_granted(
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)
         before = state_of(cluster)
-        wish = Resignation(
+        resignation = Resignation(
             topic_id=replica_of(cluster, 1).topic_id if is_topic else UUID(int=7),
             leader=leader,
             leader_epoch=LeaderEpoch(epoch),
             why="",
         )
-        cluster.tree.step([Create(paths.resignation(*KEY), wish.encode())], None)
+        cluster.tree.step([Create(paths.resignation(*KEY), resignation.encode())], None)
         await until(lambda: paths.resignation(*KEY) not in cluster.tree.entries)
         assert state_of(cluster) == before
         assert paths.cooling(*KEY, leader) not in cluster.tree.entries

@@ -40,7 +40,7 @@ def claims(cluster: Cluster) -> tuple[int, int, int]:
 
 
 def test_a_follower_whose_flush_fails_does_not_claim_the_records() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)
         cluster.brokers[2].disk.fails_flushes = True
         appending = asyncio.ensure_future(client_of(cluster).append([b"second"]))
@@ -51,11 +51,11 @@ def test_a_follower_whose_flush_fails_does_not_claim_the_records() -> None:
         assert not appending.done(), "acknowledged with one flushed copy"
         appending.cancel()
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_no_acknowledged_record_is_lost_when_power_fails_after_a_failed_flush() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)
         cluster.brokers[2].disk.fails_flushes = True
         appending = asyncio.ensure_future(client_of(cluster).append([b"second"]))
@@ -75,11 +75,11 @@ def test_no_acknowledged_record_is_lost_when_power_fails_after_a_failed_flush() 
         values, _ = await client_of(cluster, 102).read(0)
         assert values[: len(acknowledged)] == acknowledged
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 def test_a_follower_that_failed_stops_fetching_and_leaves_the_isr() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         def fetched_at_ms() -> int:
             return term_of(cluster).followers[TWO].fetched_at_ms
 
@@ -99,12 +99,12 @@ def test_a_follower_that_failed_stops_fetching_and_leaves_the_isr() -> None:
         await until(lambda: sorted(state_of(cluster)["isr"]) == [1, 2, 3])
         assert replica_of(cluster, 2).log.end == 2
 
-    play(story, settings=SETTINGS)
+    play(scenario, settings=SETTINGS)
 
 
 @pytest.mark.parametrize("min_isr", ["1", "2"])
 def test_a_leader_whose_flush_fails_acknowledges_and_serves_nothing_of_it(min_isr: str) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)
         cluster.brokers[1].disk.fails_flushes = True
         loop = asyncio.get_running_loop()
@@ -122,4 +122,4 @@ def test_a_leader_whose_flush_fails_acknowledges_and_serves_nothing_of_it(min_is
         assert not appending.done(), "acknowledged with one copy"
         appending.cancel()
 
-    play(story, settings=SETTINGS | {"min.insync.replicas": min_isr})
+    play(scenario, settings=SETTINGS | {"min.insync.replicas": min_isr})

@@ -51,7 +51,7 @@ def mend(cluster: Cluster, number: int) -> None:
 def test_a_replica_whose_log_could_not_be_opened_leads_again_when_the_disk_works_again(
     *, reads: bool
 ) -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await client_of(cluster).append([b"first"])
         cluster.kill(1)
@@ -65,13 +65,13 @@ def test_a_replica_whose_log_could_not_be_opened_leads_again_when_the_disk_works
         assert reports(cluster, paths.FAILED_REPLICAS) == []
         assert (await client_of(cluster, 102).read(0))[0] == [b"first"]
 
-    play(story, settings=FLUSHED)
+    play(scenario, settings=FLUSHED)
 
 
 def test_an_eligible_replica_does_not_replace_a_replica_whose_log_is_not_opened() -> None:
     """It may lack records that were written with acks=1 and that consumers have read."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         client = client_of(cluster)
         await client.append([b"first"])
@@ -88,11 +88,11 @@ def test_an_eligible_replica_does_not_replace_a_replica_whose_log_is_not_opened(
         await until(lambda: isr_of(cluster) == [1, 2])
         assert (await client_of(cluster, 102).read(0))[0] == [b"first", b"second"]
 
-    play(story, settings=FLUSHED | {"min.insync.replicas": "2"})
+    play(scenario, settings=FLUSHED | {"min.insync.replicas": "2"})
 
 
 def test_a_log_that_lacks_committed_records_when_it_is_opened_is_damaged() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         for value in (b"first", b"second"):
             await client_of(cluster).append([value])
@@ -110,11 +110,11 @@ def test_a_log_that_lacks_committed_records_when_it_is_opened_is_damaged() -> No
         assert replica_of(cluster, 1).log.end == 1
         await stays(lambda: state_of(cluster)["leader"] is None, for_s=2)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_failure_after_it_was_opened_is_reported() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO))
         await client_of(cluster).append([b"first"])
         cluster.kill(2)
@@ -127,13 +127,13 @@ def test_a_failure_after_it_was_opened_is_reported() -> None:
         incarnation = node_of(cluster, 2).replicas.incarnation
         assert reports(cluster, paths.FAILED_REPLICAS) == [paths.failed_replica(*KEY, incarnation)]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_stop_is_not_clean_while_a_log_is_not_opened() -> None:
     """The next start would believe what no start has verified."""
 
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await client_of(cluster).append([b"first"])
         cluster.kill(1)
@@ -141,11 +141,11 @@ def test_a_stop_is_not_clean_while_a_log_is_not_opened() -> None:
         node_of(cluster, 1).directory.close()
         assert CLEAN not in cluster.brokers[1].disk.list("/logs")
 
-    play(story)
+    play(scenario)
 
 
 def test_a_log_whose_topic_id_cannot_be_read_is_opened_later() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await client_of(cluster).append([b"first"])
         cluster.kill(1)
@@ -162,11 +162,11 @@ def test_a_log_whose_topic_id_cannot_be_read_is_opened_later() -> None:
         assert values == [b"first"]
         assert not [path for path in disk.paths() if "-stray" in path]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_broker_does_not_start_without_its_inventory_of_replicas() -> None:
-    async def story(cluster: Cluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,))
         await asyncio.sleep(CHECKPOINT_S)
         cluster.kill(1)
@@ -178,4 +178,4 @@ def test_a_broker_does_not_start_without_its_inventory_of_replicas() -> None:
         await cluster.start(1)
         await until(lambda: state_of(cluster)["leader"] == 1)
 
-    play(story)
+    play(scenario)

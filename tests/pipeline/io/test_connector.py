@@ -44,7 +44,7 @@ def records(spark: SparkSession) -> DataFrame:
     """A good block, the same again, one of another table, and four that are none."""
     value = block_of("appends", ROWS)
     stall = block_of("stalls", [{"at_ms": 5, "broker": 3, "stall_ms": 40}])
-    found = [
+    blocks = [
         (label(0), value),
         (label(0), value),
         (label(1, table="stalls", rows=1), stall),
@@ -55,7 +55,7 @@ def records(spark: SparkSession) -> DataFrame:
     ]
     rows = [
         (key, value, TELEMETRY_TOPIC, 3, offset, None, 0)
-        for offset, (key, value) in enumerate(found)
+        for offset, (key, value) in enumerate(blocks)
     ]
     return spark.createDataFrame(rows, GIVEN).coalesce(1)
 
@@ -70,9 +70,9 @@ def test_valid_blocks_are_rows_and_bad_blocks_are_skipped(records: DataFrame) ->
 
 
 def test_bad_blocks_are_counted_as_the_source_counts_them(records: DataFrame) -> None:
-    found = findings(tables_from_kafka(records, "blocks"))
-    assert (found.blocks, found.repeated_blocks, found.bad_blocks) == (3, 1, 4)
-    assert [line.split(": ")[0] for line in found.bad] == [
+    counts = findings(tables_from_kafka(records, "blocks"))
+    assert (counts.blocks, counts.repeated_blocks, counts.bad_blocks) == (3, 1, 4)
+    assert [line.split(": ")[0] for line in counts.bad] == [
         f"partition 3, offset {offset}" for offset in range(3, 7)
     ]
 

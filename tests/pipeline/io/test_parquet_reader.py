@@ -52,10 +52,10 @@ def test_an_optimised_read_returns_what_a_full_read_would(
 ) -> None:
     path = tmp_path / "one.parquet"
     pq.write_table(table, path, row_group_size=group)
-    found = parquet_reader.read(path, FETCH_COLUMNS).to_pylist()
+    rows_read = parquet_reader.read(path, FETCH_COLUMNS).to_pylist()
     expected = table.select(list(FETCH_COLUMNS)).to_pylist()
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
+    assert len(rows_read) == len(expected)
+    for ours, theirs in zip(rows_read, expected, strict=True):
         if theirs["leader_end_low"] is not None:
             ours["leader_end_high"] = theirs["leader_end_high"]  # not read
         if theirs["repeats"] in {None, 1}:
@@ -107,15 +107,15 @@ def test_texts_that_are_none_are_read(tmp_path: Path) -> None:
     table = pa.table({"topic": pa.array([b"\xff", b"\xff"]).cast(pa.binary()), "at_ms": [5, 6]})
     bad = table.set_column(0, "topic", table["topic"].combine_chunks().view(pa.string()))
     pq.write_table(bad, tmp_path / "one.parquet")
-    found = parquet_reader.read(tmp_path / "one.parquet", ("topic", "at_ms"))
-    assert found["at_ms"].to_pylist() == [5, 6]
+    read_back = parquet_reader.read(tmp_path / "one.parquet", ("topic", "at_ms"))
+    assert read_back["at_ms"].to_pylist() == [5, 6]
 
 
 def test_without_statistics_every_row_is_read(tmp_path: Path) -> None:
     table = rows(at_ms=[5, 6], repeats=[1, 4], last_at_ms=[5, 90])
     pq.write_table(table, tmp_path / "one.parquet", write_statistics=False)
-    found = parquet_reader.read(tmp_path / "one.parquet", FETCH_COLUMNS)
-    assert found.to_pylist() == table.select(list(FETCH_COLUMNS)).to_pylist()
+    read_back = parquet_reader.read(tmp_path / "one.parquet", FETCH_COLUMNS)
+    assert read_back.to_pylist() == table.select(list(FETCH_COLUMNS)).to_pylist()
 
 
 def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_another_columns_field_of_that_name_is_another(tmp_path: Path) -> None:
     table = rows(at_ms=[5, 6], leader=[1, 2])
     inner = pa.array([{"leader": 9}, {"leader": 9}])
     pq.write_table(table.add_column(0, "more", inner), tmp_path / "one.parquet")
-    found = parquet_reader.read(tmp_path / "one.parquet", FETCH_COLUMNS)
-    assert found["leader"].to_pylist() == [1, 2]
+    read_back = parquet_reader.read(tmp_path / "one.parquet", FETCH_COLUMNS)
+    assert read_back["leader"].to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_an_optional_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
     path = tmp_path / "one.parquet"
     pq.write_table(pa.table({"replica": [2, 3], "cause": ["elected", None]}), path)
     optional = {"cause": pa.string(), "late_ms": pa.int64()}
-    found = parquet_reader.read(path, ("late_ms", "replica", "cause"), optional)
-    assert found.schema.field("late_ms").type == pa.int64()
-    assert found.to_pylist() == [
+    table = parquet_reader.read(path, ("late_ms", "replica", "cause"), optional)
+    assert table.schema.field("late_ms").type == pa.int64()
+    assert table.to_pylist() == [
         {"late_ms": None, "replica": 2, "cause": "elected"},
         {"late_ms": None, "replica": 3, "cause": None},
     ]

@@ -20,10 +20,10 @@ from support.pipeline.exported_tables import record, write
 def test_lists_come_back_as_they_were() -> None:
     columns = ("topic", "isr_before")
     texts = {"topic": ["a", "b", "c", "d"], "isr_before": ["1,2,30", "7", "", None]}
-    found = _with_lists(pa.table(texts), "isr")
-    assert found.schema == empty("isr", columns).schema
-    assert found["isr_before"].to_pylist() == [[1, 2, 30], [7], [], None]
-    assert found["topic"].to_pylist() == ["a", "b", "c", "d"]
+    table = _with_lists(pa.table(texts), "isr")
+    assert table.schema == empty("isr", columns).schema
+    assert table["isr_before"].to_pylist() == [[1, 2, 30], [7], [], None]
+    assert table["topic"].to_pylist() == ["a", "b", "c", "d"]
 
 
 def test_tables_without_lists_stay_as_they_are() -> None:

@@ -75,14 +75,14 @@ def test_rows_are_those_of_the_good_blocks_each_once(spark: SparkSession, cluste
 def test_every_block_is_in_the_inventory(spark: SparkSession, cluster: Cluster) -> None:
     blocks = read(spark, cluster, "blocks")
     assert rows_of(decoded(blocks, "appends")) == ALL_ROWS
-    found = findings(blocks)
-    assert (found.blocks, found.repeated_blocks, found.bad_blocks) == (11, 2, 6)
-    assert found.dropped_rows == {"fetches": 7, "isr": 1}
-    assert [line.split(": ", 1)[0] for line in found.bad] == [
+    counts = findings(blocks)
+    assert (counts.blocks, counts.repeated_blocks, counts.bad_blocks) == (11, 2, 6)
+    assert counts.dropped_rows == {"fetches": 7, "isr": 1}
+    assert [line.split(": ", 1)[0] for line in counts.bad] == [
         f"partition 1, offset {offset}" for offset in range(1, 7)
     ]
-    assert "3" in found.bad[3]
-    assert "nothing" in found.bad[4]
+    assert "3" in counts.bad[3]
+    assert "nothing" in counts.bad[4]
 
 
 @pytest.mark.usefixtures("topic")
@@ -97,8 +97,8 @@ def test_a_narrow_schema_and_an_end(spark: SparkSession, cluster: Cluster) -> No
     reader = spark.read.format("insync").option("kafka.bootstrap.servers", cluster.bootstrap)
     ends = json.dumps({"0": 1, "1": 1})
     reader = reader.option("table", "appends").option("endingOffsets", ends)
-    found = reader.schema("seq long, topic string").load().collect()
-    assert sorted(found) == [(row["seq"], "orders") for row in ROWS[0] + ROWS[1]]
+    rows = reader.schema("seq long, topic string").load().collect()
+    assert sorted(rows) == [(row["seq"], "orders") for row in ROWS[0] + ROWS[1]]
 
 
 @pytest.mark.usefixtures("topic")

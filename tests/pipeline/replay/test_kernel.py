@@ -97,8 +97,8 @@ def test_the_kernel_agrees_with_the_rules_on_every_verdict(
 ) -> None:
     """Also where the replay skips most of the events."""
     grid = replace(GRID, min_insync_replicas=min_insync_replicas)
-    expected, found = dict(by_rules(tables, grid)), dict(by_kernel(tables, grid, stretch=stretch))
-    assert not differences(expected, found, grid)
+    expected, results = dict(by_rules(tables, grid)), dict(by_kernel(tables, grid, stretch=stretch))
+    assert not differences(expected, results, grid)
 
 
 def test_a_follower_out_of_sync_at_the_start_of_an_epoch_has_no_grace_of_the_lag_limit() -> None:
@@ -163,21 +163,21 @@ def test_rows_of_a_second_leader_in_an_epoch_are_ignored() -> None:
     others, other_fetches = [(15, 4, 5, 50)], [(12, 2, 0), (1_200, 6, 0)]
 
     def tables(leaders: dict[int, Any]) -> Tables:
-        found: Tables = {"appends": [], "fetches": []}
+        rows: Tables = {"appends": [], "fetches": []}
         for leader, (appends, fetches) in leaders.items():
             row = named | {"leader": leader}
-            found["appends"] += [
+            rows["appends"] += [
                 row | {"at_ms": at, "seq": seq, "base_offset": base, "end_offset": end}
                 for at, seq, base, end in appends
             ]
-            found["fetches"] += [
+            rows["fetches"] += [
                 row
                 | {"at_ms": at, "seq": seq, "follower": 2, "offset": offset, "read_ms": 0}
                 | {"leader_end_low": 5, "leader_end_high": 5, "outcome": "ok"}
                 | {"repeats": 1, "last_at_ms": at}
                 for at, seq, offset in fetches
             ]
-        return found
+        return rows
 
     grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[900])
     alone = dict(by_kernel(tables({4: (own, fetched)}), grid))
@@ -214,14 +214,14 @@ def test_a_replica_that_was_moved_away_is_neither_stuck_nor_missed(
         tables["appends"].append(row | {"at_ms": at_ms, "base_offset": end - 1, "end_offset": end})
         tables["fetches"] += [
             row
-            | {"at_ms": at_ms, "follower": who, "offset": end, "read_ms": 0, "outcome": "ok"}
+            | {"at_ms": at_ms, "follower": follower, "offset": end, "read_ms": 0, "outcome": "ok"}
             | {"leader_end_low": end, "leader_end_high": end, "repeats": 1, "last_at_ms": at_ms}
-            for who in (2, 3)
-            if who == 2 or at_ms <= third_until_ms
+            for follower in (2, 3)
+            if follower == 2 or at_ms <= third_until_ms
         ]
     grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[999], min_insync_replicas=3)
-    for found in (by_rules(tables, grid), *(by_kernel(tables, grid, stretch=n) for n in (1, 50))):
-        verdicts, delays = dict(found)["t", 0, 0]
+    for results in (by_rules(tables, grid), *(by_kernel(tables, grid, stretch=n) for n in (1, 50))):
+        verdicts, delays = dict(results)["t", 0, 0]
         assert (verdicts["shrinks"], verdicts["out_of_sync_ms"]) == (shrinks, out_of_sync_ms)
         assert verdicts["under_min_isr_ms"] == out_of_sync_ms  # of two that are known two are in
         assert (delays, verdicts["missed"]) == ([0] * shrinks, 0)
@@ -229,18 +229,18 @@ def test_a_replica_that_was_moved_away_is_neither_stuck_nor_missed(
 
 def test_where_no_cause_is_recorded_no_replica_was_moved_away() -> None:
     """Tables of earlier versions: the sentence in `reason` is for people, and is not read."""
-    place = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
+    identity = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
     change = moved_away(3, epoch=0) | {"reason": "moved away"}
     tables: Tables = {
-        "appends": [place | {"at_ms": 0, "base_offset": 0, "end_offset": 1}],
+        "appends": [identity | {"at_ms": 0, "base_offset": 0, "end_offset": 1}],
         "fetches": [],
         "isr": [change],
     }
     rows = arrow(tables)
 
     def moves(isr: pa.Table) -> list[list[int]]:
-        found = shard(rows["fetches"], rows["appends"], isr, rows["stalls"])
-        return found.changes.moves.tolist()  # type: ignore[no-any-return]
+        result = shard(rows["fetches"], rows["appends"], isr, rows["stalls"])
+        return result.changes.moves.tolist()  # type: ignore[no-any-return]
 
     def moves_by_rules(changes: list[dict[str, Any]]) -> list[tuple[int, int]]:
         return what_if.histories(tables | {"isr": changes})["t", 0].moved_away

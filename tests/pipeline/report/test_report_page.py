@@ -33,12 +33,12 @@ class Elements(HTMLParser):
 
 def test_a_hostile_name_stays_text_everywhere() -> None:
     page = render(made_up_points(), title=HOSTILE, recommendation=HOSTILE)
-    found = Elements(page)
-    assert "img" not in found.names
-    assert found.names.count("script") == 2
-    assert not [name for name, _ in found.attributes if name.startswith("on")]
-    assert HOSTILE in "".join(found.texts)
-    data = next(text for text in found.texts if text.startswith('{"span"'))
+    elements = Elements(page)
+    assert "img" not in elements.names
+    assert elements.names.count("script") == 2
+    assert not [name for name, _ in elements.attributes if name.startswith("on")]
+    assert HOSTILE in "".join(elements.texts)
+    data = next(text for text in elements.texts if text.startswith('{"span"'))
     assert any(HOSTILE in each["partition"] for each in json.loads(data)["timeline"]["replicas"])
 
 
@@ -164,9 +164,9 @@ def test_why_nothing_is_recommended(faults: list[dict[str, Any]] | None, says: s
     points = made_up_points()
     points.what_if = None if faults is None else [GOOD | each for each in faults]
     page = render(points, title="t", recommendation=None)
-    found = re.search(r'<section class="advice"[^>]*><p>(.*)</p>', page)
-    assert found
-    assert says in found[1]
+    match = re.search(r'<section class="advice"[^>]*><p>(.*)</p>', page)
+    assert match
+    assert says in match[1]
 
 
 def test_a_move_of_unknown_size_has_no_time() -> None:

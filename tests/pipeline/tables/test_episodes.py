@@ -14,7 +14,7 @@ from insync.telemetry.schemas import REASSIGNMENT
 from support.pipeline.episodes_oracle import episodes as expected_episodes
 from support.pipeline.random_tables import Tables, made_up
 from support.pipeline.spark_frames import as_frames
-from support.telemetry.recorded_runs import live_a_recorded_life
+from support.telemetry.recorded_runs import record_a_run
 
 pytestmark = pytest.mark.process
 Row = dict[str, Any]
@@ -27,7 +27,7 @@ def frames_of(spark: SparkSession, tables: Tables) -> dict[str, DataFrame]:
     return {name: frame for name, frame in as_frames(spark, tables).items() if name in names}
 
 
-def found(spark: SparkSession, tables: Tables) -> list[Row]:
+def episodes_of_tables(spark: SparkSession, tables: Tables) -> list[Row]:
     frame = episodes(**frames_of(spark, tables))
     assert [(each.name, each.dataType) for each in frame.schema] == COLUMNS
     return [row.asDict() for row in frame.collect()]
@@ -50,7 +50,7 @@ def same(ours: list[Row], theirs: list[Row]) -> None:
 def test_episodes_agree_with_the_oracle_on_random_tables(spark: SparkSession) -> None:
     tables = made_up(1, partitions=150)
     expected = expected_episodes(tables)
-    same(found(spark, tables), expected)
+    same(episodes_of_tables(spark, tables), expected)
     counts = Counter(row["cause"] for row in expected)
     assert set(counts) == set(CAUSES), f"not every cause was made up: {counts}"
     for column in ("under_min_isr_ms", "leader_changes", "leader_stall_ms", "held_back_ms"):
@@ -63,14 +63,14 @@ def test_episodes_agree_with_the_oracle_on_random_tables(spark: SparkSession) ->
 def test_episodes_agree_with_the_oracle_on_a_recorded_run_with_every_fault(
     spark: SparkSession,
 ) -> None:
-    tables = live_a_recorded_life(1, seconds=15.0) | {"throttle": []}
+    tables = record_a_run(1, seconds=15.0) | {"throttle": []}
     expected = expected_episodes(tables)
     assert expected, "no replica was out of sync"
-    same(found(spark, tables), expected)
+    same(episodes_of_tables(spark, tables), expected)
 
 
 def test_no_tables_have_no_episodes(spark: SparkSession) -> None:
-    assert found(spark, {}) == []
+    assert episodes_of_tables(spark, {}) == []
 
 
 def test_isr_changes_of_an_earlier_version_have_no_cause(spark: SparkSession) -> None:

@@ -36,31 +36,31 @@ def record() -> Record:
 
 
 @pytest.fixture(scope="module")
-def lived(spark: SparkSession, record: Record) -> dict[str, DataFrame]:
+def frames_of_record(spark: SparkSession, record: Record) -> dict[str, DataFrame]:
     rows = [tuple(row[name] for name in EPISODES.names) for row in expected_episodes(record)]
     tables = as_frames(spark, record)
     return tables | {"episodes": spark.createDataFrame(rows, EPISODES)}
 
 
 def lag_rows(record: Record) -> list[Row]:
-    places = sorted(
+    partitions = sorted(
         {(row["topic"], row["partition"], row["follower"]) for row in record["fetches"]}
     )
     return [
         {"topic": topic, "partition": partition, "follower": follower}
         | {"bucket_at_ms": 1_700_000_000_000 + 10_000 * bucket}
         | {f"lag_{unit}_max": 100 * partition + bucket for unit in ("ms", "messages", "bytes")}
-        for topic, partition, follower in places
+        for topic, partition, follower in partitions
         for bucket in range(9)
     ]
 
 
 def test_one_row_per_topic_and_broker(
-    spark: SparkSession, record: Record, lived: dict[str, DataFrame]
+    spark: SparkSession, record: Record, frames_of_record: dict[str, DataFrame]
 ) -> None:
     names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs")
     lag = spark.createDataFrame(lag_rows(record))
-    frame = health(**{name: lived[name] for name in names}, lag=lag)
+    frame = health(**{name: frames_of_record[name] for name in names}, lag=lag)
     assert frame.schema.names == SCHEMA.names
     lines = {(row["level"], row["name"]): row for row in frame.collect()}
     episodes = expected_episodes(record)
@@ -103,10 +103,12 @@ def is_change(election: Row) -> bool:
 
 
 def test_a_report_is_limited_in_rows(
-    spark: SparkSession, record: Record, lived: dict[str, DataFrame]
+    spark: SparkSession, record: Record, frames_of_record: dict[str, DataFrame]
 ) -> None:
     lag = spark.createDataFrame(lag_rows(record))
-    points = collect(Tables(episodes=lived["episodes"], lag=lag, seconds=lived["throttle"]))
+    points = collect(
+        Tables(episodes=frames_of_record["episodes"], lag=lag, seconds=frames_of_record["throttle"])
+    )
     episodes = expected_episodes(record)
     assert points.episodes is not None
     assert points.timeline is not None

@@ -32,11 +32,11 @@ def record() -> Tables:
         row for row in tables["elections"] if row["leader_before"] != row["leader_after"]
     ]
     for leader in CALM:
-        place = {"topic": f"calm {leader}", "partition": 1_000 + leader}
-        place |= {"leader": leader, "leader_epoch": 0, "at_ms": START_MS}
+        partition_columns = {"topic": f"calm {leader}", "partition": 1_000 + leader}
+        partition_columns |= {"leader": leader, "leader_epoch": 0, "at_ms": START_MS}
         numbers = {"bytes": 0, "base_offset": 0, "end_offset": 0, "seq": 0}
-        tables["appends"].append(place | numbers)
-        fetch = dict.fromkeys(tables["fetches"][0]) | place
+        tables["appends"].append(partition_columns | numbers)
+        fetch = dict.fromkeys(tables["fetches"][0]) | partition_columns
         fetch |= {"follower": leader + 10, "offset": 0, "seq": 1, "outcome": "ok", "repeats": 1}
         fetch |= {"leader_end_low": 0, "leader_end_high": 0, "read_ms": 0, "last_at_ms": START_MS}
         tables["fetches"].append(fetch)
@@ -54,11 +54,11 @@ def record() -> Tables:
 def lags(tables: Tables) -> list[Row]:
     """Of the calm ones: half the limit, and a millisecond more."""
     peaks = {"calm 14": LIMIT_MS // 2, "calm 15": LIMIT_MS // 2 + 1}
-    places = {(row["topic"], row["follower"]) for row in tables["fetches"]}
+    topic_followers = {(row["topic"], row["follower"]) for row in tables["fetches"]}
     return [
         {"topic": topic, "follower": follower, "lag_messages_max": 10 * bucket}
         | {"lag_ms_max": peaks.get(topic, 5 * follower) - bucket}
-        for topic, follower in sorted(places)
+        for topic, follower in sorted(topic_followers)
         for bucket in range(3)
         if topic != "calm 16"  # nothing is known of it
     ]
@@ -134,8 +134,11 @@ def line(level: str, name: str, facts: Row, episodes: list[Row], lag: list[Row])
         "out_ms": sum(row["out_ms"] or 0 for row in episodes),
     }
     is_bad = row["open_episodes"] or row["under_min_isr_ms"] or row["bad_throttles"]
-    said = words(row)
-    return row | {"status": "critical" if is_bad else "warning" if said else "ok", "reason": said}
+    expected = words(row)
+    return row | {
+        "status": "critical" if is_bad else "warning" if expected else "ok",
+        "reason": expected,
+    }
 
 
 def words(row: Row) -> str:
@@ -147,7 +150,7 @@ def words(row: Row) -> str:
     def count(name: str, one: str, more: str) -> str:
         return one if row[name] == 1 else more.format(row[name])
 
-    said = {
+    reasons = {
         f"{row['open_episodes']} still out of sync": row["open_episodes"],
         f"{seconds(row['under_min_isr_ms'])} below min ISR": row["under_min_isr_ms"],
         count("bad_throttles", "a throttle", "{} throttles") + " that cannot finish": row[
@@ -164,7 +167,7 @@ def words(row: Row) -> str:
             row["held_back_s"]
         ),
     }
-    return "; ".join(each for each, holds in said.items() if holds)
+    return "; ".join(each for each, holds in reasons.items() if holds)
 
 
 def test_every_column_of_every_row_agrees_with_the_oracle(spark: SparkSession) -> None:

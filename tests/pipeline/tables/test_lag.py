@@ -13,7 +13,7 @@ from insync.pipeline.tables.lag import COLUMNS, Lag, lag
 from insync.pipeline.tables.problems import count_problems, problems
 from insync.telemetry.schemas import REASSIGNMENT
 from support.pipeline.lag_oracle import in_order, millisecond_by_millisecond
-from support.pipeline.sample_tables import a_life, many_partitions
+from support.pipeline.sample_tables import many_partitions, one_recorded_run
 from support.pipeline.spark_frames import as_frames
 from support.pipeline.table_strategies import Tables, arrow, recorded
 
@@ -22,8 +22,10 @@ SECOND_MS = 1_000
 
 
 def lag_rows(tables: Tables, bucket_ms: int = BUCKET_MS) -> list[dict[str, Any]]:
-    given = arrow(tables)
-    table = Lag(bucket_ms)({name: given[name].select(list(COLUMNS[name])) for name in COLUMNS})
+    tables_of_arrow = arrow(tables)
+    table = Lag(bucket_ms)(
+        {name: tables_of_arrow[name].select(list(COLUMNS[name])) for name in COLUMNS}
+    )
     return sorted(table.to_pylist(), key=in_order)
 
 
@@ -35,8 +37,8 @@ def test_lag_agrees_with_the_oracle_at_every_millisecond(tables: Tables) -> None
 
 def after_an_election(*moved: int, start: int = 20) -> Tables:
     """3 died at 5 s and 1, the leader, at 10 s; 2 leads from then on and has no follower."""
-    place = {"topic": "t", "partition": 0}
-    first, second = (place | {"leader": each, "leader_epoch": each} for each in (1, 2))
+    partition_columns = {"topic": "t", "partition": 0}
+    first, second = (partition_columns | {"leader": each, "leader_epoch": each} for each in (1, 2))
     return {
         "appends": [
             first | appended(1, 0, 10),
@@ -95,7 +97,9 @@ def test_a_replica_that_was_moved_away_has_no_lag(away: int, stays: int) -> None
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("made", [a_life, pytest.param(many_partitions, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "made", [one_recorded_run, pytest.param(many_partitions, marks=pytest.mark.long)]
+)
 def test_spark_computes_the_same_lag(spark: SparkSession, made: Callable[[], Tables]) -> None:
     tables = made()
     away = {  # of a topic of its own: a made table may have the same partition at other times

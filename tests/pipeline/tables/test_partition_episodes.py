@@ -24,7 +24,7 @@ Row = dict[str, Any]
 OF_BROKERS = ("leader_stall_ms", "held_back_ms")  # joined by Spark
 
 
-def told_of(tables: Tables, topic: str, partition: int, record_end_ms: int) -> PartitionRecord:
+def record_of(tables: Tables, topic: str, partition: int, record_end_ms: int) -> PartitionRecord:
     own = {
         name: [
             row for row in rows if (row.get("topic"), row.get("partition")) == (topic, partition)
@@ -103,14 +103,14 @@ def test_episodes_of_a_partition_agree_with_the_oracle_on_random_tables(seed: in
         *(row["at_ms"] for row in (*tables["isr"], *tables["appends"])),
         *(row["last_at_ms"] for row in tables["fetches"]),
     )
-    places = sorted({(row["topic"], row["partition"]) for row in tables["appends"]})
-    found = [
+    partitions = sorted({(row["topic"], row["partition"]) for row in tables["appends"]})
+    episodes = [
         episode | {"topic": topic, "partition": partition}
-        for topic, partition in places
-        for episode in episodes_of(told_of(tables, topic, partition, record_end_ms))
+        for topic, partition in partitions
+        for episode in episodes_of(record_of(tables, topic, partition, record_end_ms))
     ]
-    assert len(found) == len(expected)
-    for ours, theirs in zip(found, expected, strict=True):
+    assert len(episodes) == len(expected)
+    for ours, theirs in zip(episodes, expected, strict=True):
         differing = {
             name: (ours[name], value)
             for name, value in theirs.items()
@@ -142,8 +142,8 @@ def change(at_ms: int, number: int, kind: str, **more: Any) -> Row:
 
 def fetched(**row: int) -> dict[str, np.ndarray[Any, Any]]:
     usual = dict.fromkeys(FETCH_COLUMNS, 0) | {"follower": 2, "is_ok": 1}
-    found = usual | row
-    return columns([found | {"last_at_ms": found["at_ms"]}], FETCH_COLUMNS)
+    fetch = usual | row
+    return columns([fetch | {"last_at_ms": fetch["at_ms"]}], FETCH_COLUMNS)
 
 
 @pytest.mark.parametrize(("heard_at_ms", "cause"), [(9_000, "slow"), (8_999, "stuck")])
@@ -231,8 +231,8 @@ def test_leaving_again_within_the_limit_is_the_same_group(
         change(11_000, 2, "expand"),
         change(again_at_ms, 3, "shrink"),
     ]
-    found = list(episodes_of(PartitionRecord(record_end_ms=20_000, changes=changes)))
-    assert [episode["flaps"] for episode in found] == flaps
+    episodes = list(episodes_of(PartitionRecord(record_end_ms=20_000, changes=changes)))
+    assert [episode["flaps"] for episode in episodes] == flaps
 
 
 # Moves.
@@ -322,10 +322,8 @@ def test_a_follower_that_stays_below_the_watermark_is_out_of_sync(
 ) -> None:
     """No change of the ISR is recorded."""
     heard = [met(1_000, epoch=0, offset=7, is_below_watermark=is_below)]
-    found = list(
-        episodes_of(PartitionRecord(record_end_ms=20_000, first_and_last_fetches=heard, led=LED))
-    )
-    assert [(each["cause"], each["ending"]) for each in found] == [
+    episodes = list(episodes_of(PartitionRecord(record_end_ms=20_000, heard=heard, led=LED)))
+    assert [(each["cause"], each["ending"]) for each in episodes] == [
         (each, "open") for each in causes
     ]
 

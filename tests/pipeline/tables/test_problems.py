@@ -33,11 +33,11 @@ def fetch(at_ms: int, seq: int | None, **other: object) -> dict[str, object]:
 def counted(fetches: list[dict[str, object]], appends: list[dict[str, object]]) -> dict[str, int]:
     tables: Tables = {"fetches": fetches, "appends": appends}
     tables_of_arrow = arrow(tables)
-    found = count_problems(
+    problems = count_problems(
         {name: tables_of_arrow[name].select(list(COLUMNS[name])) for name in COLUMNS}
     )
-    assert {(one["topic"], one["partition"]) for one in found.to_pylist()} <= {("t", 0)}
-    return {one["problem"]: one["rows"] for one in found.to_pylist()}
+    assert {(one["topic"], one["partition"]) for one in problems.to_pylist()} <= {("t", 0)}
+    return {one["problem"]: one["rows"] for one in problems.to_pylist()}
 
 
 def test_valid_tables_have_no_problems() -> None:
@@ -177,8 +177,8 @@ def test_large_partition_numbers_use_no_memory(monkeypatch: pytest.MonkeyPatch) 
     ]
     monkeypatch.setattr(events, "DENSE_MAX", 0)
     few = arrow({"fetches": [fetch(1, 1) | {"topic": "b", "partition": 3}, fetch(2, 1)]})
-    found = shard(few["fetches"], few["appends"], None, None)
-    assert dict(zip(found.topics, found.partitions.tolist(), strict=True)) == {
+    result = shard(few["fetches"], few["appends"], None, None)
+    assert dict(zip(result.topics, result.partitions.tolist(), strict=True)) == {
         few["fetches"]["topic"][1].as_py(): 0,
         "b": 3,
     }

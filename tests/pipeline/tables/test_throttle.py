@@ -105,10 +105,10 @@ def test_seconds_become_spans(spark: SparkSession) -> None:
     assert [(each.name, each.dataType) for each in frame.schema] == [
         (each.name, each.dataType) for each in SCHEMA
     ]
-    found = {(row["broker"], row["began_at_ms"]): row.asDict() for row in frame.collect()}
+    spans = {(row["broker"], row["began_at_ms"]): row.asDict() for row in frame.collect()}
     begins = [(1, 0), (1, 10), (1, 12), (1, 13 + 2 * gap_s), (2, 5), (4, 100), (5, 100.5)]
-    assert set(found) == {(broker, START_MS + 1_000 * at) for broker, at in begins}
-    first = found[1, START_MS]
+    assert set(spans) == {(broker, START_MS + 1_000 * at) for broker, at in begins}
+    first = spans[1, START_MS]
     expected = {
         "ended_at_ms": START_MS + 10_000, "is_open": False, "seconds": 10, "bytes": 80 * MB,
         "use": 0.8, "headroom_bytes_per_s": 2 * MB, "held_back_s": 6, "held_back_partitions_max": 2,
@@ -116,11 +116,11 @@ def test_seconds_become_spans(spark: SparkSession) -> None:
         "real_ms": 9_000, "estimated_ms": 13_334, "verdict": "above-inbound", "progress": "done",
     }  # fmt: skip
     assert {name: first[name] for name in expected} == expected
-    assert found[1, START_MS + 10_000]["verdict"] == "cannot-finish"
-    assert found[1, START_MS + 12_000]["seconds"] == 2
-    assert found[1, START_MS + 1_000 * (13 + 2 * gap_s)]["is_open"]
-    assert not found[2, START_MS + 5_000]["is_open"]
+    assert spans[1, START_MS + 10_000]["verdict"] == "cannot-finish"
+    assert spans[1, START_MS + 12_000]["seconds"] == 2
+    assert spans[1, START_MS + 1_000 * (13 + 2 * gap_s)]["is_open"]
+    assert not spans[2, START_MS + 5_000]["is_open"]
     # What its leader takes in comes to the destination too: 3 MB/s cannot carry 4.
-    destination = found[4, START_MS + 100_000]
+    destination = spans[4, START_MS + 100_000]
     assert (destination["bytes_in_per_s_max"], destination["verdict"]) == (4 * MB, "cannot-finish")
-    assert found[5, START_MS + 100_500]["verdict"] == "above-inbound"
+    assert spans[5, START_MS + 100_500]["verdict"] == "above-inbound"

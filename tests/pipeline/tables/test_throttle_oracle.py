@@ -41,8 +41,8 @@ def test_throttle_spans_agree_with_the_oracle_on_random_tables(
     assert any(row["real_ms"] for row in expected)
     frame = as_frames(spark, {"throttle": seconds})["throttle"]
     rows = throttle(frame, network_bytes_per_s=network, replication_factor=2).collect()
-    found = in_order([row.asDict() for row in rows])
-    for one, other in zip(found, expected, strict=True):
+    spans_of_spark = in_order([row.asDict() for row in rows])
+    for one, other in zip(spans_of_spark, expected, strict=True):
         differing = {
             name: (one[name], other[name]) for name in SCHEMA.names if one[name] != other[name]
         }

@@ -12,7 +12,12 @@ from pyspark.sql import SparkSession
 from insync.pipeline.scenarios import WhatIfGrid
 from insync.pipeline.tables.schemas import COUNTS, WHAT_IF
 from insync.pipeline.tables.what_if import what_if, what_if_exported
-from support.pipeline.sample_tables import TOPICS, a_life, many_partitions, some_partitions
+from support.pipeline.sample_tables import (
+    TOPICS,
+    many_partitions,
+    one_recorded_run,
+    some_partitions,
+)
 from support.pipeline.table_strategies import Tables, arrow
 from support.pipeline.what_if_oracle import by_rules, in_order
 
@@ -31,13 +36,13 @@ FILES = 3
 MANY = pytest.param(many_partitions, marks=pytest.mark.long)  # the rules take long over them
 
 
-@pytest.fixture(scope="module", params=[a_life, some_partitions, MANY])
+@pytest.fixture(scope="module", params=[one_recorded_run, some_partitions, MANY])
 def recorded_case(request: pytest.FixtureRequest) -> tuple[Tables, list[dict[str, Any]]]:
     """What was recorded, and the table that the rules make of it."""
     tables = request.param()
     expected = by_rules(tables, GRID)
     assert any(row["shrinks"] for row in expected)
-    if request.param is not a_life:
+    if request.param is not one_recorded_run:
         _asks_everything(tables, expected)
     return tables, expected
 

@@ -16,7 +16,7 @@ class ScramServer:
         self.server_key = hmac.new(salted, b"Server Key", digest).digest()
         self.server_first = b""
 
-    def hear(self, message: bytes) -> bytes | None:
+    def respond(self, message: bytes) -> bytes | None:
         """One message after the other; None: the proof is wrong."""
         return self.final(message) if self.server_first else self.first(message)
 

@@ -58,8 +58,8 @@ def create_topic(
 def partitions_of(cluster: Cluster, name: str) -> dict[int, Any]:
     """As whoever is asked has them: of two brokers asked in turn, the second may not know yet."""
     client = admin(cluster)
-    found: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
-    return found
+    partitions: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
+    return partitions
 
 
 def stored_isr(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
@@ -70,29 +70,29 @@ def stored_isr(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
 
 def leader_of(cluster: Cluster, topic: str = "orders") -> int:
     """The leader of partition 0, once there is one."""
-    found: list[int] = []
+    leaders: list[int] = []
 
     def there_is_one() -> bool:
-        found[:] = [partitions_of(cluster, topic)[0].leader]
-        return found[0] > 0
+        leaders[:] = [partitions_of(cluster, topic)[0].leader]
+        return leaders[0] > 0
 
     eventually(there_is_one, within_s=20, what="somebody leads")
-    return found[0]
+    return leaders[0]
 
 
 def await_in_sync(cluster: Cluster, topic: str, *, within_s: float = 30) -> None:
     def all_are() -> bool:
-        found = partitions_of(cluster, topic).values()
-        return bool(found) and all(len(part.isrs) == 3 for part in found)
+        partitions = partitions_of(cluster, topic).values()
+        return bool(partitions) and all(len(part.isrs) == 3 for part in partitions)
 
     eventually(all_are, within_s=within_s, what="every replica is in sync")
 
 
 def latest_offset(cluster: Cluster, topic: str, partition: int) -> int:
     client = admin(cluster)
-    asked = TopicPartition(topic, partition)
-    told = client.list_offsets({asked: OffsetSpec.latest()}, request_timeout=10)
-    return int(told[asked].result(10).offset)
+    key = TopicPartition(topic, partition)
+    futures = client.list_offsets({key: OffsetSpec.latest()}, request_timeout=10)
+    return int(futures[key].result(10).offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ def stored(cluster: Cluster, *paths: str) -> list[Stored]:
     file = cluster.folder / "metadata" / "metadata.sqlite"
     query = "SELECT revision, path, value FROM changes ORDER BY number"
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
-        found = database.execute(query).fetchall()
+        rows = database.execute(query).fetchall()
     return [
         Stored(revision, path, None if value is None else json.loads(value))
-        for revision, path, value in found
+        for revision, path, value in rows
         if path in paths
     ]
 
@@ -201,10 +201,10 @@ def read_to_end(
     """Offset and integer of every record there is, from the first ever to the last committed."""
     deadline_s = time.monotonic() + within_s
     consumer = consumer_of(cluster)
-    found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+    records: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
     try:
         unread = {}
-        for partition in found:
+        for partition in records:
             start, end = _bounds(consumer, TopicPartition(topic, partition), deadline_s)
             if start < end:
                 unread[partition] = end
@@ -214,12 +214,12 @@ def read_to_end(
             for message in consumer.consume(1_000, 0.2):
                 assert message.error() is None, message.error()
                 partition, offset = message.partition(), message.offset()
-                found[partition].append((offset, int(message.value())))
+                records[partition].append((offset, int(message.value())))
                 if offset >= unread.get(partition, offset + 1) - 1:
                     del unread[partition]
     finally:
         consumer.close()
-    return found
+    return records
 
 
 def _bounds(consumer: Any, partition: TopicPartition, deadline_s: float) -> tuple[int, int]:
@@ -238,14 +238,16 @@ def read_all(
     cluster: Cluster, topic: str, partitions: Iterable[int], *, within_s: float = 30
 ) -> dict[int, list[int]]:
     """Every integer there is, in order: what comes after the expected ones as well."""
-    found = read_to_end(cluster, topic, partitions, within_s=within_s)
-    return {partition: [value for _, value in records] for partition, records in found.items()}
+    by_partition = read_to_end(cluster, topic, partitions, within_s=within_s)
+    return {
+        partition: [value for _, value in records] for partition, records in by_partition.items()
+    }
 
 
 def check_nothing_lost(cluster: Cluster, producer: IntegerProducer) -> None:
     """Every acknowledged integer is there exactly once and in order."""
-    found = read_all(cluster, producer.topic, range(producer.partitions))
-    for partition, there in found.items():
+    records = read_all(cluster, producer.topic, range(producer.partitions))
+    for partition, there in records.items():
         twice = sorted(value for value, times in Counter(there).items() if times > 1)
         assert not twice, f"twice in partition {partition}: {twice[:5]}"
         assert there == sorted(there), f"partition {partition} is out of order"

@@ -13,12 +13,14 @@ CHANGE = re.compile(r"\b(?!__)(\w\S*)-(\d+): ISR is now \S+: (.*)")
 LEAVES = re.compile(r"(\d+) leaves \(\S+, limit \d+ ms(?:; (at once|\d+ ms after its deadline))?\)")
 JOINS = re.compile(r"(\d+) joins .* lacks (\d+) messages")
 CAUGHT_UP = re.compile(r"(\d+) joins [^;]* caught up (\d+) ms ago")
-SAID_AT_CHARACTERS = len("2026-01-31 23:59:59,999")
-STALLED = re.compile(r"\bbroker \d+: stalled (\d+) ms; eviction deadlines")
+TIMESTAMP_CHARACTERS = len("2026-01-31 23:59:59,999")
+STALLED = re.compile(
+    r"\b(?!__)(\w\S*)-(\d+): the event loop of this leader did not run for (\d+) ms"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Eviction:
     topic: str
     broker: int
     late_ms: int  # after its deadline
@@ -29,30 +31,30 @@ def log_of(cluster: Cluster, broker: int | None = None) -> str:
     return "".join(each.log.read_text() for each in chosen)
 
 
-def left(cluster: Cluster, broker: int | None = None) -> list[Left]:
+def evictions_of(cluster: Cluster, broker: int | None = None) -> list[Eviction]:
     """Who left by its leader's decision; of one broker's log, or of all."""
-    found = []
+    evictions = []
     for topic, _, why in CHANGE.findall(log_of(cluster, broker)):
-        for who, due in LEAVES.findall(why):
+        for follower, due in LEAVES.findall(why):
             late_ms = 0 if due in ("", "at once") else int(due.split()[0])
-            found.append(Left(topic, int(who), late_ms))
-    return found
+            evictions.append(Eviction(topic, int(follower), late_ms))
+    return evictions
 
 
-def joined(cluster: Cluster, who: int, broker: int | None = None) -> list[int]:
+def joined(cluster: Cluster, follower: int, broker: int | None = None) -> list[int]:
     """How many messages it lacked, each time this broker joined."""
     changes = CHANGE.findall(log_of(cluster, broker))
-    found = [each for _, _, why in changes for each in JOINS.findall(why)]
-    return [int(lacks) for joining, lacks in found if int(joining) == who]
+    brokers = [each for _, _, why in changes for each in JOINS.findall(why)]
+    return [int(lacks) for joining, lacks in brokers if int(joining) == follower]
 
 
 def stalled_ms(cluster: Cluster, broker: int) -> list[int]:
     return [int(ms) for ms in STALLED.findall(log_of(cluster, broker))]
 
 
-def said_at_s(line: str) -> float:
+def logged_at_s(line: str) -> float:
     """When a broker wrote a line of its log, in seconds since the epoch."""
-    return datetime.strptime(line[:SAID_AT_CHARACTERS], "%Y-%m-%d %H:%M:%S,%f").timestamp()
+    return datetime.strptime(line[:TIMESTAMP_CHARACTERS], "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
 def lines_of(cluster: Cluster, broker: int, *parts: str) -> list[str]:
@@ -61,12 +63,12 @@ def lines_of(cluster: Cluster, broker: int, *parts: str) -> list[str]:
     return [line for line in lines if all(part in line for part in parts)]
 
 
-def caught_up_at_s(cluster: Cluster, who: int, broker: int) -> list[float]:
+def caught_up_at_s(cluster: Cluster, follower: int, broker: int) -> list[float]:
     """When this broker held what its leader held, by its leader's word, each time it joined."""
     return [
-        said_at_s(line) - int(ago_ms) / 1_000
+        logged_at_s(line) - int(ago_ms) / 1_000
         for line in lines_of(cluster, broker, ": ISR is now ")
         if CHANGE.search(line)
         for joining, ago_ms in CAUGHT_UP.findall(line)
-        if int(joining) == who
+        if int(joining) == follower
     ]

@@ -24,7 +24,7 @@ SET_AT_RUN_TIME = {1, 2, 3}  # for a topic, a broker, or all brokers
 DONE_WITHIN_S = 60
 
 
-def place(cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+def create_with_replicas(cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]]) -> None:
     """Create a topic whose partitions have these replicas."""
     client = admin(cluster)  # must outlive what it was asked
     wanted = NewTopic(topic, len(replicas), replica_assignment=[list(each) for each in replicas])
@@ -46,7 +46,7 @@ def command(cluster: Cluster, *flags: str) -> list[str]:
     return [*start, *flags]
 
 
-def told(cluster: Cluster, *flags: str) -> Any:
+def reassign_json(cluster: Cluster, *flags: str) -> Any:
     """What the command has to say to a script, when all went well."""
     arguments = command(cluster, "--json", *flags)
     done = subprocess.run(
@@ -72,23 +72,23 @@ def throttles(cluster: Cluster, *topics: str) -> dict[str, str]:
         *((TOPIC_RESOURCE, topic, running[0]) for topic in topics),
         *((BROKER_RESOURCE, str(broker), broker) for broker in running),
     ]
-    found: dict[str, str] = {}
-    for kind, name, asked in owners:
+    values: dict[str, str] = {}
+    for kind, name, described_by in owners:
         resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-        with KioClient(cluster.brokers[asked].port) as kio:
+        with KioClient(cluster.brokers[described_by].port) as kio:
             (result,) = kio.ask(Api.DESCRIBE_CONFIGS, 4, {"resources": [resource]}).results
         assert result.error_code is ErrorCode.none, result.error_message
-        found |= {
+        values |= {
             f"{name}: {each.name}": str(each.value)
             for each in result.configs
             if "throttled" in each.name and each.config_source in SET_AT_RUN_TIME and each.value
         }
-    return found
+    return values
 
 
 def controller(cluster: Cluster) -> int:
-    anybody = next(each for each in cluster.brokers.values() if each.is_running)
-    with KioClient(anybody.port) as kio:
+    running = next(each for each in cluster.brokers.values() if each.is_running)
+    with KioClient(running.port) as kio:
         return int(kio.ask(Api.DESCRIBE_CLUSTER, 0, {}).controller_id)
 
 

@@ -20,22 +20,22 @@ class StoredBatch(NamedTuple):
 def stored_batches(folder: Path) -> list[StoredBatch]:
     """Every whole batch in a partition's folder, its segments taken as one file."""
     data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
-    found, at = [], 0
+    batches, at = [], 0
     while at + 61 <= len(data):
         first, length = struct.unpack_from(">qi", data, at)
         (last_delta,) = struct.unpack_from(">i", data, at + 23)
         if at + 12 + length > len(data):
             break
-        found.append(StoredBatch(first, first + last_delta + 1, data[at : at + 12 + length]))
+        batches.append(StoredBatch(first, first + last_delta + 1, data[at : at + 12 + length]))
         at += 12 + length
-    return found
+    return batches
 
 
 def log_start(folder: Path) -> int:
     """Where the log begins: at its first segment's name, or later if a checkpoint says so."""
     first = min(int(path.stem) for path in folder.glob("*.log"))
-    told = folder / "log-start-offset-checkpoint"
-    return max(first, int(told.read_text().split()[-1])) if told.exists() else first
+    checkpoint = folder / "log-start-offset-checkpoint"
+    return max(first, int(checkpoint.read_text().split()[-1])) if checkpoint.exists() else first
 
 
 def checkpointed(data_dir: Path, name: str) -> dict[str, int]:

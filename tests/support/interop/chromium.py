@@ -29,7 +29,7 @@ class Browser:
         read, self._write = (_far(end) for end in os.pipe())
         self._read, write = (_far(end) for end in os.pipe())
 
-        def place() -> None:
+        def connect_pipes() -> None:
             os.dup2(read, _IN)
             os.dup2(write, _OUT)
 
@@ -39,7 +39,7 @@ class Browser:
             [chromium, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=place,  # noqa: PLW1509 - no threads here
+            preexec_fn=connect_pipes,  # noqa: PLW1509 - no threads here
             pass_fds=(_IN, _OUT),
         )
         os.close(read)
@@ -87,8 +87,8 @@ class Browser:
             assert data, "the browser ended"
             self._buffer += data
         message, self._buffer = self._buffer.split(b"\0", 1)
-        found: dict[str, Any] = json.loads(message)
-        return found
+        response: dict[str, Any] = json.loads(message)
+        return response
 
     def open(
         self, page: Path, *, width: int = 1_200, scheme: str = "light", phone: bool = False
@@ -116,11 +116,11 @@ class Browser:
             time.sleep(0.05)
 
     def script(self, expression: str) -> Any:
-        found = self.ask(
+        result = self.ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
 
     def complaints(self) -> list[dict[str, Any]]:
         """Whatever the page or the browser said on the console."""

@@ -67,7 +67,7 @@ def stored_codecs(cluster: Cluster, topic: str) -> set[str]:
 
     Clients send a batch plain that would not shrink; that does not count when others did.
     """
-    found: set[str] = set()
+    codecs: set[str] = set()
     for broker in cluster.brokers.values():
         for segment in (broker.log_dir / f"{topic}-0").glob("*.log"):
             data = segment.read_bytes()
@@ -75,9 +75,9 @@ def stored_codecs(cluster: Cluster, topic: str) -> set[str]:
             while position < len(data):
                 (length,) = struct.unpack_from(">i", data, position + 8)
                 (attributes,) = struct.unpack_from(">h", data, position + 21)
-                found.add(CODECS[attributes & 7])
+                codecs.add(CODECS[attributes & 7])
                 position += 12 + length
-    return found - {"none"} or found
+    return codecs - {"none"} or codecs
 
 
 def librdkafka_sends(codec: str, cluster: Cluster) -> str:
@@ -156,13 +156,13 @@ def confluent_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
     )
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list[Record] = []
-        while len(found) < count:
-            messages = consumer.consume(count - len(found), WITHIN_S)
-            assert messages, f"{len(found)} of {count} came"
+        records: list[Record] = []
+        while len(records) < count:
+            messages = consumer.consume(count - len(records), WITHIN_S)
+            assert messages, f"{len(records)} of {count} came"
             for message in messages:
                 assert message.error() is None, message.error()
-                found.append(
+                records.append(
                     Record(
                         value=message.value(),
                         key=message.key(),
@@ -170,7 +170,7 @@ def confluent_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
                         headers=tuple(message.headers() or ()),
                     )
                 )
-        return found
+        return records
     finally:
         consumer.close()
 
@@ -212,9 +212,9 @@ def kafka_python_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
         partition = PyPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        found: list[Record] = []
+        records: list[Record] = []
         for message in consumer:
-            found.append(
+            records.append(
                 Record(
                     value=message.value,
                     key=message.key,
@@ -222,9 +222,9 @@ def kafka_python_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
                     headers=tuple((name, value) for name, value in message.headers),
                 )
             )
-            if len(found) == count:
+            if len(records) == count:
                 break
-        return found
+        return records
     finally:
         consumer.close()
 
@@ -270,11 +270,11 @@ def aiokafka_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
             partition = AioPartition(topic, 0)
             consumer.assign([partition])
             await consumer.seek_to_beginning(partition)
-            found: list[Record] = []
+            records: list[Record] = []
             async with asyncio.timeout(WITHIN_S):
-                while len(found) < count:
+                while len(records) < count:
                     message = await consumer.getone()
-                    found.append(
+                    records.append(
                         Record(
                             value=message.value,
                             key=message.key,
@@ -282,7 +282,7 @@ def aiokafka_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
                             headers=tuple(message.headers),
                         )
                     )
-            return found
+            return records
         finally:
             await consumer.stop()
 
@@ -293,8 +293,10 @@ def aiokafka_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
 
 
 def kcat_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
-    said = kcat(bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count), "-J")
-    return [_of_kcat(json.loads(line)) for line in said.splitlines()]
+    output = kcat(
+        bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-c", str(count), "-J"
+    )
+    return [_of_kcat(json.loads(line)) for line in output.splitlines()]
 
 
 def _of_kcat(message: dict[str, Any]) -> Record:
@@ -317,8 +319,8 @@ def java_reads(bootstrap: str, topic: str, count: int) -> list[Record]:
     arguments += ["--offset", "earliest", "--max-messages", str(count)]
     for shown in ("timestamp", "headers", "key"):
         arguments += ["--formatter-property", f"print.{shown}=true"]
-    said = java("consumer.ConsoleConsumer", *arguments)
-    return [_of_java(*line.split("\t")) for line in said.splitlines()]
+    output = java("consumer.ConsoleConsumer", *arguments)
+    return [_of_java(*line.split("\t")) for line in output.splitlines()]
 
 
 def _of_java(time: str, headers: str, key: str, value: str) -> Record:

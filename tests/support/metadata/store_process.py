@@ -92,12 +92,12 @@ async def watch(store: SqliteStore, path: str) -> None:
 
 
 async def main() -> None:
-    path, timeout_ms, interval_ms, act, argument = sys.argv[1:]
+    path, timeout_ms, interval_ms, action, argument = sys.argv[1:]
     store = SqliteStore(
         Path(path), session_timeout_ms=int(timeout_ms), heartbeat_interval_ms=int(interval_ms)
     )
     await store.start()
-    acts = {
+    actions = {
         "own": own,
         "poll_alive": poll_alive,
         "hang": hang,
@@ -105,7 +105,7 @@ async def main() -> None:
         "twins": twins,
         "watch": watch,
     }
-    await acts[act](store, argument)
+    await actions[action](store, argument)
     await store.close()
 
 

@@ -21,9 +21,9 @@ def episodes(tables: Tables) -> list[Row]:
     isr, fetches, appends = tables["isr"], tables["fetches"], tables["appends"]
     ends = [row["at_ms"] for row in (*isr, *appends)] + [row["last_at_ms"] for row in fetches]
     record_end_ms = max(ends)
-    places = {(row["topic"], row["partition"]) for row in (*isr, *fetches)}
+    partitions = {(row["topic"], row["partition"]) for row in (*isr, *fetches)}
     episodes_found = []
-    for topic, partition in sorted(places):
+    for topic, partition in sorted(partitions):
         own = {
             name: [
                 row
@@ -99,7 +99,7 @@ class Partition:
                 for row in self.isr
                 if row["replica"] == follower and row["cause"] != REASSIGNMENT and is_now(row)
             ]
-            heard = [
+            fetches_of_follower = [
                 row
                 for row in self.tables["fetches"]
                 if row["follower"] == follower
@@ -107,16 +107,18 @@ class Partition:
                 and (begun is None or row["outcome"] == "ok")
             ]
             if changes:
-                episodes_found += self._told(follower, changes, heard, begun, moved)
-            elif heard:
-                episodes_found += self._silent(follower, heard, begun, moved)
+                episodes_found += self._from_changes(
+                    follower, changes, fetches_of_follower, begun, moved
+                )
+            elif fetches_of_follower:
+                episodes_found += self._without_changes(follower, fetches_of_follower, begun, moved)
         return episodes_found
 
-    def _told(
+    def _from_changes(
         self,
         follower: int,
         rows: list[Row],
-        heard: list[Row],
+        fetches_of_follower: list[Row],
         begun: int | None,
         moved: Row | None,
     ) -> list[Row]:
@@ -140,11 +142,13 @@ class Partition:
             elif at == 0 or changes[at - 1]["change"] == "expand":
                 was_in_first = begun is None and follower in self.isr[0]["isr_before"]
                 was_in = at > 0 or was_in_first
-                episodes_found.append(self._came(follower, change, heard, begun, was_in=was_in))
+                episodes_found.append(
+                    self._came(follower, change, fetches_of_follower, begun, was_in=was_in)
+                )
         return episodes_found
 
-    def _silent(
-        self, follower: int, heard: list[Row], begun: int | None, moved: Row | None
+    def _without_changes(
+        self, follower: int, fetches_of_follower: list[Row], begun: int | None, moved: Row | None
     ) -> list[Row]:
         appends = self.tables["appends"]
         has_led = any(
@@ -161,30 +165,47 @@ class Partition:
             was_in = True
         else:
             first_epoch = min(row["leader_epoch"] for row in appends)
-            served = [row for row in heard if row["outcome"] == "ok"]
+            served = [row for row in fetches_of_follower if row["outcome"] == "ok"]
             is_behind = bool(served) and all(
                 row["high_watermark"] is not None and row["high_watermark"] > row["offset"]
                 for row in served
             )
-            is_new = min(row["leader_epoch"] for row in heard) > first_epoch
+            is_new = min(row["leader_epoch"] for row in fetches_of_follower) > first_epoch
             was_in = not is_new and not is_behind
         if was_in:
             return []
-        last = max(heard, key=lambda row: (row["leader_epoch"], row["at_ms"], row["leader"]))
+        last = max(
+            fetches_of_follower, key=lambda row: (row["leader_epoch"], row["at_ms"], row["leader"])
+        )
         facts = {"leader": last["leader"], "leader_epoch": last["leader_epoch"], "reason": None}
         ending = "open" if moved is None else "moved-away"
         if moved is not None:
             facts["moved_at_ms"] = moved["at_ms"]
-        return [self._outside(follower, facts, heard, begun, rejoined_at_ms=None, ending=ending)]
+        return [
+            self._outside(
+                follower, facts, fetches_of_follower, begun, rejoined_at_ms=None, ending=ending
+            )
+        ]
 
     def _came(
-        self, follower: int, change: Row, heard: list[Row], begun: int | None, *, was_in: bool
+        self,
+        follower: int,
+        change: Row,
+        fetches_of_follower: list[Row],
+        begun: int | None,
+        *,
+        was_in: bool,
     ) -> Row:
         facts = {name: change[name] for name in ("leader", "leader_epoch", "reason")}
         if not was_in:
             facts["asked_at_ms"] = decided_at_ms(change)
             return self._outside(
-                follower, facts, heard, begun, rejoined_at_ms=change["at_ms"], ending="rejoined"
+                follower,
+                facts,
+                fetches_of_follower,
+                begun,
+                rejoined_at_ms=change["at_ms"],
+                ending="rejoined",
             )
         return self._finished(
             facts
@@ -198,13 +219,13 @@ class Partition:
         self,
         follower: int,
         facts: Row,
-        heard: list[Row],
+        fetches_of_follower: list[Row],
         begun: int | None,
         *,
         rejoined_at_ms: int | None,
         ending: str,
     ) -> Row:
-        first = min(heard, key=lambda row: (row["at_ms"], row["seq"]), default=None)
+        first = min(fetches_of_follower, key=lambda row: (row["at_ms"], row["seq"]), default=None)
         lacks = None if first is None else first["leader_end_low"] - first["offset"]
         is_empty = first is None or begun is not None or first["log_start"] is None
         if first is not None and not is_empty:
@@ -224,8 +245,10 @@ class Partition:
         settings = self._settings(change["leader"], left_ms)
         limit_ms = settings["lag_time_max_ms"]
         by_leader = change["decided_by"] == "leader"
-        heard = [row for row in self.tables["fetches"] if row["follower"] == follower]
-        in_epoch = [row for row in heard if row["leader_epoch"] == change["leader_epoch"]]
+        fetches_of_follower = [row for row in self.tables["fetches"] if row["follower"] == follower]
+        in_epoch = [
+            row for row in fetches_of_follower if row["leader_epoch"] == change["leader_epoch"]
+        ]
 
         def served(rows: list[Row]) -> list[int]:
             """The moments of effective fetches that were heard of by then."""
@@ -259,7 +282,7 @@ class Partition:
         caught_up_ms = change["caught_up_at_ms"]
         caught_up_ms = left_ms if caught_up_ms is None else min(left_ms, caught_up_ms)
         if not by_leader:
-            cause, began_ms = "controller", max(served(heard), default=left_ms)
+            cause, began_ms = "controller", max(served(fetches_of_follower), default=left_ms)
         elif 2 * read_ms >= limit_ms:
             cause, began_ms = "leader-slow-reads", caught_up_ms
         elif was_throttled or (recent and 2 * 1_000 * len(held) >= limit_ms):

@@ -66,7 +66,7 @@ def samples(
     epoch: Epoch, follower: int, held: int | None, bucket_ms: int
 ) -> dict[int, list[tuple[int, int, int]]]:
     """At the end of every millisecond from its first fetch on; from the epoch's first, if known."""
-    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    changes_by_follower: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     offset = None
     times: list[int] = []  # of the appends so far
     ends: list[int] = []
@@ -87,15 +87,19 @@ def samples(
         bucket_at_ms = now_ms // bucket_ms * bucket_ms
         if offset is None and held is not None:
             since_ms = epoch.begins_at_ms
-            found[bucket_at_ms].append((now_ms - since_ms, end - held, bytes_before[-1]))
+            changes_by_follower[bucket_at_ms].append(
+                (now_ms - since_ms, end - held, bytes_before[-1])
+            )
         elif offset is not None:
             has = bisect_right(ends, offset)  # so many of them
             since_ms = now_ms if has == len(ends) else times[has]
             if offset < epoch.start:
                 since_ms = epoch.begins_at_ms
             lag_bytes = bytes_before[-1] - bytes_before[has]
-            found[bucket_at_ms].append((now_ms - since_ms, max(0, end - offset), lag_bytes))
-    return found
+            changes_by_follower[bucket_at_ms].append(
+                (now_ms - since_ms, max(0, end - offset), lag_bytes)
+            )
+    return changes_by_follower
 
 
 def in_order(row: dict[str, Any]) -> tuple[Any, ...]:

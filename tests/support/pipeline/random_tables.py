@@ -77,7 +77,7 @@ def _of_broker(tables: Tables, broker: int, random: Random) -> None:
 class _Partition:
     def __init__(self, tables: Tables, topic: str, number: int, random: Random) -> None:
         self.tables, self.random = tables, random
-        self.place = {"topic": topic, "partition": number}
+        self.partition_columns = {"topic": topic, "partition": number}
         self.replicas = random.sample(BROKERS, 3)
         self.isr = set(random.sample(self.replicas, random.choice((1, 2, 3, 3))))
         self.version, self.epoch, self.end = 0, random.choice((0, 5)), random.choice((0, 400))
@@ -114,7 +114,7 @@ class _Partition:
                 now_ms += random.choice((2_000, 5_000))
 
     def _whose(self) -> Row:
-        return self.place | {"leader": self.leader, "leader_epoch": self.epoch}
+        return self.partition_columns | {"leader": self.leader, "leader_epoch": self.epoch}
 
     def _next(self) -> int:
         self.seq += 1
@@ -160,7 +160,7 @@ class _Partition:
         self.epoch += 1
         self.seq = 0
         self.tables["elections"].append(
-            self.place
+            self.partition_columns
             | {"at_ms": now_ms, "leader_before": leader_before, "leader_after": self.leader}
             | {"leader_epoch": self.epoch, "cause": cause}
         )
@@ -191,10 +191,10 @@ class _Partition:
     def _change(self, now_ms: int) -> None:
         if now_ms == self.changed_at_ms and not self.has_versions:
             return  # nothing would tell which of two came first
-        who = self.random.choice([broker for broker in self.replicas if broker != self.leader])
-        by_leader = self.random.random() < 0.7 or who not in self.isr
+        follower = self.random.choice([broker for broker in self.replicas if broker != self.leader])
+        by_leader = self.random.random() < 0.7 or follower not in self.isr
         cause = self.random.choice((None, "lag-time", "from elsewhere"))
-        self._record_change(now_ms, who, by_leader=by_leader, cause=cause)
+        self._record_change(now_ms, follower, by_leader=by_leader, cause=cause)
 
     def _record_change(self, now_ms: int, who: int, *, by_leader: bool, cause: str | None) -> None:
         self.changed_at_ms = now_ms

@@ -20,8 +20,8 @@ Row = dict[str, Any]
 
 def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
     random = Random(seed)  # noqa: S311 - chance, not secrecy
-    found = [_episode(random) for _ in range(episodes)]
-    names = sorted({_replica(row) for row in found})
+    rows = [_episode(random) for _ in range(episodes)]
+    names = sorted({_replica(row) for row in rows})
     end_ms = START_MS + SPAN_MS
     health = [_health("topic", topic, random) for topic in TOPICS]
     what_if = [
@@ -32,9 +32,9 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
     return Points(
         span_ms=(START_MS - 30_000, end_ms),
         summary={
-            "episodes": len(found),
-            "open": sum(row["ending"] == "open" for row in found),
-            "out_ms": sum(row["out_ms"] for row in found),
+            "episodes": len(rows),
+            "open": sum(row["ending"] == "open" for row in rows),
+            "out_ms": sum(row["out_ms"] for row in rows),
             "replicas": len(names),
             "limit_ms_min": 30_000,
             "limit_ms_max": 30_000,
@@ -51,7 +51,7 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
             "replicas": [
                 {"partition": f"{name[0]}-{name[1]}", "broker": name[2]} for name in names
             ],
-            "bars": [_bar(row, names.index(_replica(row)), end_ms) for row in found],
+            "bars": [_bar(row, names.index(_replica(row)), end_ms) for row in rows],
         },
         lag=_lag(random),
         what_if=what_if,
@@ -60,7 +60,7 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
             _throttle(2, verdict="safe", progress="done", real_ms=1_400_000),
             _throttle(3, verdict="cannot-finish", progress="stuck", real_ms=None),
         ],
-        episodes=found,
+        episodes=rows,
         health=health + [_health("broker", str(broker), random) for broker in (1, 2, 3)],
     )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from support.pipeline.random_tables import made_up
 from support.pipeline.table_strategies import Tables
-from support.telemetry.recorded_runs import as_rows, everything, live
+from support.telemetry.recorded_runs import as_rows, everything, record_faults
 
 TOPICS = 7  # of what is made up
 
 
-def a_life() -> Tables:
-    return as_rows(live(0, everything))
+def one_recorded_run() -> Tables:
+    return as_rows(record_faults(0, everything))
 
 
 def some_partitions(count: int = 42) -> Tables:

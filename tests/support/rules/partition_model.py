@@ -62,7 +62,7 @@ class PartitionWorld:
         self.logs: dict[BrokerId, list[int]] = {broker: [] for broker in REPLICAS}
         self.known_watermarks = dict.fromkeys(REPLICAS, 0)
         self.live = dict.fromkeys(REPLICAS, Incarnation(1))
-        self.lives = dict.fromkeys(REPLICAS, 1)
+        self.incarnation_numbers = dict.fromkeys(REPLICAS, 1)
         self.acknowledged: list[int] = []
         self.store = PartitionState(
             replicas=REPLICAS, isr=REPLICAS, leader=REPLICAS[0], leader_epoch=LeaderEpoch(0)
@@ -158,7 +158,7 @@ class PartitionWorld:
         self.read_begins(broker)
         self.read_is_served(broker, taken)
 
-    def session_asks(self, broker: BrokerId) -> None:
+    def session_fetches(self, broker: BrokerId) -> None:
         """A fetch session that does not list this partition, whose follower is level."""
         if self.term is None or not self.is_follower(broker):
             return
@@ -242,16 +242,16 @@ class PartitionWorld:
     def broker_returns(self, broker: BrokerId) -> None:
         if broker in self.live:
             return
-        self.lives[broker] += 1
-        self.live[broker] = Incarnation(self.lives[broker])
+        self.incarnation_numbers[broker] += 1
+        self.live[broker] = Incarnation(self.incarnation_numbers[broker])
         self.change(election.elect(self.store, live=frozenset(self.live)))
 
     def broker_restarts_at_once(self, broker: BrokerId) -> None:
         """A new incarnation before the end of the old one was noticed."""
         if broker not in self.live:
             return
-        self.lives[broker] += 1
-        self.live[broker] = Incarnation(self.lives[broker])
+        self.incarnation_numbers[broker] += 1
+        self.live[broker] = Incarnation(self.incarnation_numbers[broker])
         self.forget(broker)
         self.change(election.broker_gone(self.store, broker, live=frozenset(self.live)))
 
@@ -294,8 +294,8 @@ class PartitionWorld:
     def check(self) -> None:
         self.guarantee_3_the_watermark_never_falls_within_a_term()
         self.guarantee_4_every_possible_member_has_all_below_the_watermark()
-        self.guarantee_1_who_is_close_holds_the_watermark()
-        self.guarantee_2_who_lags_is_asked_to_leave()
+        self.guarantee_1_a_pseudo_isr_member_holds_the_watermark()
+        self.guarantee_2_a_lagging_member_is_evicted()
         self.nothing_acknowledged_is_lost()
 
     def guarantee_3_the_watermark_never_falls_within_a_term(self) -> None:
@@ -313,7 +313,7 @@ class PartitionWorld:
             has = common_prefix(self.logs[broker], committed_records)
             assert len(has) == self.term.high_watermark
 
-    def guarantee_1_who_is_close_holds_the_watermark(self) -> None:
+    def guarantee_1_a_pseudo_isr_member_holds_the_watermark(self) -> None:
         """It did not move past a replica that is in sync but for the watermark."""
         if self.term is None:
             return
@@ -323,7 +323,7 @@ class PartitionWorld:
                 assert broker not in committed(self.term.isr)
                 assert self.term.with_watermark(now_ms=self.now_ms) == self.term
 
-    def guarantee_2_who_lags_is_asked_to_leave(self) -> None:
+    def guarantee_2_a_lagging_member_is_evicted(self) -> None:
         """At its deadline, unless a pending read or the grace after a stall speaks for it."""
         if self.term is None or not isinstance(self.term.isr, Stable):
             return

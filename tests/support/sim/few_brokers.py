@@ -75,8 +75,8 @@ async def topic(
 
 
 def state_of(cluster: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cluster.tree.entries[PATH].value)
-    return found
+    state: dict[str, Any] = json.loads(cluster.tree.entries[PATH].value)
+    return state
 
 
 def isr_of(cluster: Cluster) -> list[int]:
@@ -100,8 +100,8 @@ def term_of(cluster: Cluster, number: int = 1) -> Leadership:
 
 
 def deadlines_of(cluster: Cluster, number: int = 1) -> dict[BrokerId, int]:
-    found = replica_of(cluster, number)
-    return term_of(cluster, number).deadlines(found.session_fetched_at_ms)
+    replica = replica_of(cluster, number)
+    return term_of(cluster, number).deadlines(replica.session_fetched_at_ms)
 
 
 async def until(holds: Callable[[], bool], *, within_s: float = 10.0) -> int:

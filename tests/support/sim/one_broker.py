@@ -116,7 +116,7 @@ class OneBroker:
         self.reads = TimedReads()
         self.network = SimNetwork(Random(1))  # noqa: S311
         self.tree = MemoryTree(delay_ms=lambda: 1)
-        given = {
+        properties = {
             "node.id": "1",
             "listeners": "PLAINTEXT://broker:9092",
             "log.dirs": "/logs",
@@ -125,7 +125,7 @@ class OneBroker:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         self.node = Node(
-            Settings(given),
+            Settings(properties),
             World(
                 clock_ms=loop.clock_ms,
                 wall_ms=lambda: 1_700_000_000_000 + loop.clock_ms(),
@@ -181,7 +181,7 @@ class Client:
 
     async def fetch(
         self,
-        asked: dict[int, int] | None = None,
+        offsets: dict[int, int] | None = None,
         *,
         session: tuple[int, int] = (0, -1),
         forget: tuple[int, ...] = (),
@@ -203,11 +203,11 @@ class Client:
                     TOPIC,
                     [
                         FetchPartition(number, -1, offset, -1, -1, partition_bytes)
-                        for number, offset in asked.items()
+                        for number, offset in offsets.items()
                     ],
                 )
             ]
-            if asked
+            if offsets
             else [],
             forgotten=[(TOPIC, list(forget))] if forget else [],
         )

@@ -178,9 +178,9 @@ class DumbLog:
         best = max((one.timestamp_ms for one in self.live()), default=None)
         if best is None:
             return None
-        found = self.first_from(best)
-        assert found is not None
-        return found[1], found[0]
+        written = self.first_from(best)
+        assert written is not None
+        return written[1], written[0]
 
 
 def told_producers(data: bytes) -> dict[int, Producer]:
@@ -191,7 +191,7 @@ def told_producers(data: bytes) -> dict[int, Producer]:
             last = (header.base_sequence + header.record_count - 1) % 2**31
             noted = (header.base_sequence, last, header.base_offset, header.max_timestamp_ms)
             runs.setdefault(header.producer_id, []).append((header.producer_epoch, noted))
-    told = {}
+    producers = {}
     for producer_id, run in runs.items():
         epoch = run[-1][0]
         tail: list[tuple[int, int, int, int]] = []
@@ -199,8 +199,8 @@ def told_producers(data: bytes) -> dict[int, Producer]:
             if batch_epoch != epoch or len(tail) == 5:
                 break
             tail.insert(0, noted)
-        told[producer_id] = Producer(epoch, tuple(tail), 0)  # type: ignore[arg-type]
-    return told
+        producers[producer_id] = Producer(epoch, tuple(tail), 0)  # type: ignore[arg-type]
+    return producers
 
 
 def known_producers(producers: Producers) -> dict[int, Producer]:

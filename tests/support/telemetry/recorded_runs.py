@@ -27,7 +27,7 @@ RECORDED = {
     "telemetry.publish.interval.ms": "300",
 }
 Tables = dict[str, list[dict[str, Any]]]
-Trouble = Callable[[Cluster, Random], Awaitable[None]]
+Faults = Callable[[Cluster, Random], Awaitable[None]]
 
 
 async def collect(cluster: Cluster, partitions: Iterable[int] = range(PARTITIONS)) -> Collection:
@@ -50,7 +50,9 @@ def as_rows(collection: Collection) -> Tables:
     return {name: collection.joined(name).to_pylist() for name in TABLES}
 
 
-def live(seed: int, trouble: Trouble, settings: dict[str, str] | None = None) -> Collection:
+def record_faults(
+    seed: int, inject_faults: Faults, settings: dict[str, str] | None = None
+) -> Collection:
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     random = Random(seed)  # noqa: S311 - chance, not secrecy
@@ -70,7 +72,7 @@ def live(seed: int, trouble: Trouble, settings: dict[str, str] | None = None) ->
         second = SimClient(cluster, 101, ("t", 1), Random(seed + 1))  # noqa: S311
         writing.append(loop.create_task(write(second)))
         await asyncio.sleep(1.0)
-        await trouble(cluster, random)
+        await inject_faults(cluster, random)
         await cluster.heal()
         await asyncio.sleep(4.0)
         for task in writing:
@@ -86,7 +88,7 @@ def live(seed: int, trouble: Trouble, settings: dict[str, str] | None = None) ->
         loop.close()
 
 
-class RecordedLife(SimulatedRun):
+class RecordedRun(SimulatedRun):
     """One of the lives that every check is made on, recorded besides."""
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
@@ -101,13 +103,13 @@ class RecordedLife(SimulatedRun):
         await super()._check_logs()
 
 
-def live_a_recorded_life(seed: int, seconds: float) -> Tables:
+def record_a_run(seed: int, seconds: float) -> Tables:
     with virtual_time() as loop, keep_stalls() as stalls:
-        life = RecordedLife(seed, loop)
-        loop.run_until_complete(life.run(seconds))
-        assert all(row in stalls for row in life.tables["stalls"])
+        run = RecordedRun(seed, loop)
+        loop.run_until_complete(run.run(seconds))
+        assert all(row in stalls for row in run.tables["stalls"])
         kept = [{name: row[name] for name in TABLES["stalls"].names} for row in stalls]
-        return life.tables | {"stalls": kept}
+        return run.tables | {"stalls": kept}
 
 
 @contextmanager

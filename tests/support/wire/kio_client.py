@@ -103,13 +103,13 @@ def encoded(entity: Any) -> bytes:
 
 def built(entity: Any, values: Values) -> Any:
     """The entity with those of the values that it has fields for, and blanks elsewhere."""
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for field in fields(entity):
         if field.name in values:
-            given[field.name] = _value(field.type, values[field.name])
+            arguments[field.name] = _value(field.type, values[field.name])
         elif field.default is MISSING:
-            given[field.name] = _blank(field.type)
-    return entity(**given)
+            arguments[field.name] = _blank(field.type)
+    return entity(**arguments)
 
 
 def _value(kind: Any, value: Any) -> Any:

@@ -31,9 +31,9 @@ def batch(*times_ms: int, values: tuple[bytes, ...] = ()) -> bytes:
 
 
 def records_of(data: bytes | None) -> list[Any]:
-    found = MemoryRecords(bytes(data or b""))
+    batches = MemoryRecords(bytes(data or b""))
     records: list[Any] = []
-    while (each := found.next_batch()) is not None:
+    while (each := batches.next_batch()) is not None:
         records += each
     return records
 
@@ -61,8 +61,8 @@ def identity(topic: Any) -> str | UUID:
     """What an answer calls its topic: name or id, as its version has it."""
     for field in ("topic_id", "name", "topic"):
         if hasattr(topic, field):
-            found: str | UUID = getattr(topic, field)
-            return found
+            name_or_id: str | UUID = getattr(topic, field)
+            return name_or_id
     raise AssertionError(topic)
 
 
@@ -116,7 +116,7 @@ def list_offset(
     leader_epoch: int = 0,
 ) -> tuple[ErrorCode, int, int]:
     """Error, offset and timestamp."""
-    asked = {
+    request = {
         "partition_index": partition,
         "timestamp": timestamp,
         "current_leader_epoch": epoch,
@@ -126,7 +126,7 @@ def list_offset(
         version,
         {
             "replica_id": replica,
-            "topics": [{"name": name, "partitions": [asked]}],
+            "topics": [{"name": name, "partitions": [request]}],
             "timeout": TIMEOUT,
         },
     )
@@ -142,8 +142,8 @@ def epoch_end(
     kio: KioClient, version: int, name: str, epoch: int, *, current: int = -1, partition: int = 0
 ) -> tuple[ErrorCode, int, int]:
     """Error, epoch and where it ended."""
-    asked = {"partition": partition, "leader_epoch": epoch, "current_leader_epoch": current}
-    values = {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]}
+    request = {"partition": partition, "leader_epoch": epoch, "current_leader_epoch": current}
+    values = {"replica_id": -1, "topics": [{"topic": name, "partitions": [request]}]}
     (topic,) = kio.ask(OFFSET_FOR_LEADER_EPOCH, version, values).topics
     (part,) = topic.partitions
     assert (topic.topic, part.partition) == (name, partition)

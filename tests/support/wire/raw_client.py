@@ -93,8 +93,8 @@ class Talk:
 
     def request(self, api: Api, version: int, **fields: Any) -> Any:
         """A message with fields as `kio` has them, and its answer."""
-        asked = messages.request_type(api, version)(**fields)
-        frame, body_at = self.ask(api, version, messages.write_request(asked))
+        request = messages.request_type(api, version)(**fields)
+        frame, body_at = self.ask(api, version, messages.write_request(request))
         return messages.read_response(api, version, frame, body_at)
 
     def post_produce(
@@ -133,13 +133,13 @@ class Talk:
         max_bytes: int = 1 << 20,
         max_wait_ms: int = 100,
     ) -> None:
-        asked = FetchPartition(partition, -1, offset, -1, 0, max_bytes)
+        partition_request = FetchPartition(partition, -1, offset, -1, 0, max_bytes)
         request = FetchRequest(
             replica_id=replica,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
-            topics=[FetchTopic(topic, [asked])],
+            topics=[FetchTopic(topic, [partition_request])],
         )
         self.post(Api.FETCH, 12, write_fetch_request(12, request))
 
@@ -170,8 +170,8 @@ class Talk:
             isolation_level=0,
             topics=(topic_type(name=topic, partitions=(part,)),),
         )
-        told = answer.topics[0].partitions[0]
-        return told.error_code, int(told.offset)
+        result = answer.topics[0].partitions[0]
+        return result.error_code, int(result.offset)
 
     def metadata(self, topic: str, *, may_create: bool = True) -> Any:
         (topic_type,) = _types_beside(Api.METADATA, 4, "MetadataRequestTopic")
