@@ -122,7 +122,7 @@ def measure(record: Record, contests: Sequence[Contest], *, scale: Scale, consol
             for contest in apart:
                 if pair > contest.pairs:
                     continue
-                # Who goes first changes: the second finds caches and a disk the first has used.
+                # The order alternates: the second finds caches and a disk the first has used.
                 for contender in contest.contenders if pair % 2 else contest.contenders[::-1]:
                     what = f"pair {pair} of {contest.pairs}, {contest.trial}, {contender.title}"
                     progress.update(task, description=what)
@@ -158,7 +158,9 @@ def report_failures(record: Record, what: str, console: Console) -> Iterator[Non
 def main(
     *,
     only: Annotated[str, typer.Option(help="Trials or figures, separated by commas.")] = "",
-    pairs: Annotated[int, typer.Option(min=0, help="0: as many as the scale asks for.")] = 0,
+    pairs: Annotated[
+        int, typer.Option(min=0, help="Number of pairs (default: that of the trial).")
+    ] = 0,
     quick: Annotated[
         bool, typer.Option(help="Short loads, one pair: a look, not a figure.")
     ] = False,
@@ -173,7 +175,7 @@ def main(
 ) -> None:
     """Measure Insync beside Apache Kafka on this machine."""
     console = Console(width=None if sys.stdout.isatty() else 130)
-    # Asked to end, brokers and folders go too: an exception leaves every `with` behind it.
+    # On SIGTERM, brokers and folders go too: an exception leaves every `with` behind it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         trials = chosen_trials(only)

@@ -1,4 +1,4 @@
-"""Every figure, the trial that yields it, and what was asked of it."""
+"""Every figure, the trial that yields it, and its target."""
 
 from __future__ import annotations
 

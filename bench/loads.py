@@ -78,7 +78,7 @@ def consume(spec: dict[str, Any]) -> dict[str, float]:
             "bootstrap.servers": spec["bootstrap"],
             "group.id": "bench",
             "enable.auto.commit": False,
-            # Else it asks for nothing for a second whenever it has read ahead as far as it may, and
+            # Else it sends no fetch for a second whenever it has read ahead as far as it may, and
             # the faster a broker fills it up, the longer it stands still.
             "fetch.queue.backoff.ms": 5,
             "log_level": 0,

@@ -13,7 +13,7 @@ from insync.telemetry.tables import arrow_schema, write_parquet
 FOLLOWERS = 2
 FETCHES_PER_APPEND = 4
 TROUBLED = 0.3  # of the followers: for a while, several times
-SILENT = 0.5  # of their troubles; in the others they are stuck
+SILENT = 0.5  # of their faults; in the others they are stuck
 BEGAN_MS = 1_700_000_000_000
 
 Columns = dict[str, np.ndarray]

@@ -1,4 +1,4 @@
-"""One value per side, the median of pairwise ratios, and whether that is what was asked for.
+"""One value per side, the median of pairwise ratios, and whether it meets the target.
 
 What a side shows is the median of all it has seen, in whatever pair; of some figures the least or
 the most. A pair sees one value, or as many as it tried.
@@ -55,7 +55,7 @@ class Samples:
 
 
 class Reach(Protocol):
-    """What was asked of a figure."""
+    """The target of a figure."""
 
     def is_met(self, samples: Samples) -> bool | None:
         """None when it was not measured, or has nothing to be compared with."""

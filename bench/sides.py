@@ -33,7 +33,7 @@ class Side(Protocol):
         """The process of every broker that runs."""
 
     def kill(self, broker: int) -> None:
-        """kill -9; also takes leave of a process that somebody else has killed."""
+        """kill -9; also reaps a process that was killed by another one."""
 
     def restart(self, broker: int) -> None: ...
 

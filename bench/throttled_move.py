@@ -1,7 +1,7 @@
 """A throttled move as an operator makes one, by the same requests on either side.
 
 The throttle is set through IncrementalAlterConfigs and the move started by
-AlterPartitionReassignments. What arrives is seen in the destination's folder: no broker is asked.
+AlterPartitionReassignments. Progress is read from the destination's folder, not from a broker.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def eviction(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it t
     with contender.cluster(settings=IMPATIENT) as side, ExitStack() as at_the_end:
         create_topic(side, partitions=1)
         leader = partitions_of(side.bootstrap)[0].leader
-        # Who is out is the controller's to write down: stopped, it is not heard of for a session.
+        # The controller writes an eviction: if it is stopped, that takes until its session ends.
         busy = {leader, side.controller()}
         others = [broker for broker in side.pids if broker not in busy]
         address = side.bootstrap.split(",")[leader - 1]
@@ -316,7 +316,7 @@ def eviction(contender: Contender, scale: Scale) -> Seen:  # noqa: ARG001 - it t
 
 @contextmanager
 def trickle(bootstrap: str) -> Iterator[None]:
-    """A message now and then, so that who stops falls behind."""
+    """A message now and then, so that a follower that stops falls behind."""
     stop = threading.Event()
 
     def write() -> None:
@@ -399,6 +399,6 @@ def await_isr(
 
 
 def present_bootstrap(side: Side, absent: int) -> str:
-    """The addresses of the others: a client that asks the absent one waits for nothing."""
+    """The addresses of the others: a client of the absent one would wait in vain."""
     addresses = side.bootstrap.split(",")
     return ",".join(each for broker, each in enumerate(addresses, start=1) if broker != absent)

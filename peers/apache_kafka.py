@@ -12,7 +12,7 @@ them:
 with ApacheKafka(listeners={"LOCKED": "SASL_SSL"}, settings=..., scram=[...]) as kafka:
     kafka.bootstrap_of("LOCKED")
 
-Maven is asked once; the class path it found is kept in `.peers/` until the pom changes or a jar is
+Maven runs once; the class path is kept in `.peers/` until the pom changes or a jar is
 gone.
 """
 
@@ -79,7 +79,7 @@ def _program(name: str) -> str:
 
 @cache
 def classpath(pom: Path | None = None) -> str:
-    """Every jar that Apache Kafka and its tools need, or whatever else a pom asks for."""
+    """Every jar that Apache Kafka and its tools need, or those of another pom."""
     _program("java")
     pom = pom or POM
     kept = CACHE / f"{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}.classpath"
@@ -103,7 +103,7 @@ def _resolve(pom: Path, kept: Path) -> str:
         if done.returncode != 0 or not cached.exists():
             errors = [line for line in done.stdout.splitlines() if "ERROR" in line]
             raise PeerUnavailable(f"mvn cannot resolve {pom.name}: {errors[0] if errors else '?'}")
-        cached.rename(kept)  # whole or not at all: two test runs may ask at once
+        cached.rename(kept)  # whole or not at all: two test runs may resolve at once
     return kept.read_text()
 
 
@@ -181,7 +181,7 @@ class KafkaNode:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for whoever started it
+                start_new_session=True,  # Ctrl-C is for its parent
             )
 
     def signal(self, number: signal.Signals) -> None:
@@ -218,7 +218,7 @@ class KafkaNode:
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if "ERROR" in line or "Exception" in line] or lines
-        return errors[-1].strip() if errors else "it said nothing"
+        return errors[-1].strip() if errors else "its log is empty"
 
 
 class ApacheKafka:
@@ -293,7 +293,7 @@ class ApacheKafka:
             each.kill()
 
     def format(self) -> None:
-        """Once per folder. `start` does it; whoever times a start does it before."""
+        """Once per folder. `start` does it; a caller that times a start does it before."""
         new = [each for each in self.nodes.values() if not each.log_dir.exists()]
         with ExitStack() as undo:
             running = []
@@ -311,7 +311,7 @@ class ApacheKafka:
                     raise PeerUnavailable(f"node {each.node} not formatted: {each.last_words()}")
 
     def start(self) -> None:
-        """Every node, and wait until each knows all of them as registered and unfenced."""
+        """Every node, and wait until each has all of them registered and unfenced."""
         with ExitStack() as undo:
             undo.callback(self._kill_all)
             self.format()
@@ -321,7 +321,7 @@ class ApacheKafka:
             undo.pop_all()
 
     def await_acquaintance(self) -> None:
-        """Wait until every node that runs knows all that run; one that ends meanwhile is told."""
+        """Wait until all running nodes are registered at each; one that ends is an error."""
         running = [each for each in self.nodes.values() if each.process is not None]
         all_ids = {each.node for each in running}
         deadline_s = time.monotonic() + STARTED_WITHIN_S

@@ -1,1 +1,1 @@
-"""Programs for people who change Insync; no part of the package."""
+"""Programs for developers of Insync; not part of the package."""
