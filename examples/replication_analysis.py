@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Who was out of sync, why, and what would another rule have done?
+# # Which replicas were out of sync, why, and what would another policy have done?
 # Each mark begins a cell of a notebook (Jupyter by jupytext, VS Code, Databricks); all of them
 # together are a program. SOURCE is HOST:PORT of a broker, or what `insync telemetry export` wrote:
 #
@@ -51,8 +51,10 @@ noted = {table: recorded(table).cache() for table in ("elections", "configs", "t
 # ## Every time out of sync, and its cause
 
 # %%
-told = episodes(**seen, **noted).cache()
-told.select("topic", "partition", "follower", "cause", "ending", "out_ms").show(truncate=False)
+out_of_sync = episodes(**seen, **noted).cache()
+out_of_sync.select("topic", "partition", "follower", "cause", "ending", "out_ms").show(
+    truncate=False
+)
 
 # %% [markdown]
 # ## Every rule at three limits
@@ -76,15 +78,15 @@ limits = throttle(noted["throttle"]).cache()
 limits.select("broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verdict").show()
 
 facts = {table: noted[table] for table in ("elections", "configs")}
-daily = health(told, **seen, **facts, lag=behind, throttle=limits)
+daily = health(out_of_sync, **seen, **facts, lag=behind, throttle=limits)
 daily.select("level", "name", "status", "reason").show(truncate=False)
 
 # %% [markdown]
 # ## Results are tables: join them as you like
-# For each episode how far behind the follower came to be, and who would have kept it.
+# For each episode how far behind the follower came to be, and which policies would have kept it.
 
 # %%
-views = {"episodes": told, "what_if": replayed, "lag": behind}
+views = {"episodes": out_of_sync, "what_if": replayed, "lag": behind}
 for name, frame in views.items():
     frame.createOrReplaceTempView(name)
 
@@ -93,11 +95,11 @@ kept_by = spark.sql("""
         SELECT topic, partition, follower, max(lag_ms_max) AS lag_ms_max
         FROM lag GROUP BY topic, partition, follower
     ), calm AS (
-        SELECT topic, partition, collect_set(policy || ' ' || lag_time_max_ms) AS nobody_leaves
+        SELECT topic, partition, collect_set(policy || ' ' || lag_time_max_ms) AS without_shrinks
         FROM what_if WHERE level = 'partition' AND shrinks = 0 GROUP BY topic, partition
     )
-    SELECT topic, partition, follower, cause, out_ms, lag_ms_max, array_sort(nobody_leaves) AS
-        nobody_leaves
+    SELECT topic, partition, follower, cause, out_ms, lag_ms_max, array_sort(without_shrinks) AS
+        without_shrinks
     FROM episodes
         JOIN worst USING (topic, partition, follower)
         LEFT JOIN calm USING (topic, partition)
@@ -111,7 +113,7 @@ kept_by.show(truncate=False)
 # %%
 for name in views:
     spark.catalog.dropTempView(name)
-for frame in (*seen.values(), *noted.values(), told, replayed, behind, limits):
+for frame in (*seen.values(), *noted.values(), out_of_sync, replayed, behind, limits):
     frame.unpersist()
 spark.conf.set("spark.sql.shuffle.partitions", tasks_before)
 if lent is None:

@@ -63,7 +63,7 @@ def test_the_cells_run_in_order(
     assert {view.name for view in spark.catalog.listTables()} == {"episodes", "lag", "what_if"}
     exec(compile(cleaning_up, EXAMPLE.name, "exec"), notebook)  # noqa: S102
     assert spark.catalog.listTables() == []
-    assert not notebook["told"].is_cached
+    assert not notebook["out_of_sync"].is_cached
     assert spark.conf.get("spark.sql.shuffle.partitions") == tasks
     assert spark.range(3).count() == 3  # the session is ours, and goes on
 
@@ -86,14 +86,14 @@ def test_what_the_readme_shows_runs(
 
 def check_episodes(notebook: dict[str, Any]) -> None:
     """Follower 3 fetched last at 4.910 s: out 10.001 s later, and in again at 17.011 s."""
-    (episode,) = notebook["told"].collect()
+    (episode,) = notebook["out_of_sync"].collect()
     assert (episode["topic"], episode["partition"], episode["follower"]) == ("orders", 0, 3)
     assert (episode["cause"], episode["ending"], episode["out_ms"]) == ("stuck", "rejoined", 2_100)
     (joined,) = notebook["kept_by"].collect()
     assert (joined["follower"], joined["cause"], joined["out_ms"]) == (3, "stuck", 2_100)
     # It lacked what came at 5 s until its fetch at 17.010 s.
     assert joined["lag_ms_max"] in {12_009, 12_010}
-    assert joined["nobody_leaves"] == [f"{policy} 30000" for policy in POLICIES]
+    assert joined["without_shrinks"] == [f"{policy} 30000" for policy in POLICIES]
 
 
 def check_what_if(notebook: dict[str, Any]) -> None:
