@@ -1,4 +1,4 @@
-"""Every test of the long lane is in exactly one slice, whatever process asks."""
+"""Every test of the long lane is in exactly one slice, in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`insync configs` before it asks a broker: which flags go together, and the lines it prints."""
+"""`insync configs` before it connects: which flags go together, and the lines it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`insync pipeline` over exports that came to harm: refused in a line, or counted and told of."""
+"""`insync pipeline` over damaged exports: refused in one line, or counted and noted."""
 
 from __future__ import annotations
 

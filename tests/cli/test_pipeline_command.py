@@ -60,7 +60,7 @@ def recorded() -> dict[str, list[Row]]:
 
 @pytest.fixture(scope="module")
 def cluster(insync_module_cluster: Cluster) -> Cluster:
-    """What it tells of is what the test wrote: a broker's own record would go on meanwhile."""
+    """Its telemetry is what the test wrote: a broker's own would grow meanwhile."""
     topic = Topic(insync_module_cluster)
     for name, rows in recorded().items():
         if rows:
@@ -98,7 +98,11 @@ def test_a_broker_and_its_export_give_the_same_results(
     insync: Run, cluster: Cluster, tmp_path: Path
 ) -> None:
     source = ("--source", cluster.bootstrap, "--out")
-    exported, from_export, alone = tmp_path / "exported", tmp_path / "told", tmp_path / "alone"
+    exported, from_export, alone = (
+        tmp_path / "exported",
+        tmp_path / "from-export",
+        tmp_path / "alone",
+    )
     insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out", exported)
     raw = json.loads(insync("pipeline", "raw", *source, tmp_path / "raw", "--json"))
     assert raw["rows"] == {name: len(each) for name, each in recorded().items()}
@@ -144,7 +148,7 @@ def _is_as_recorded(summary: dict[str, list[dict[str, Any]]]) -> None:
     rows = {(row["policy"], row["lag_time_max_ms"]): row for row in summary["what_if"]}
     assert rows["caught-up", RUNNING_MS]["under_min_isr_ms"] == OUT_MS
     below = {limit_ms for (_, limit_ms), row in rows.items() if row["below_resolution"]}
-    assert below == {1_000}  # of which a wait of 600 ms tells nothing, and one of 500 all
+    assert below == {1_000}  # judged by a wait of 500 ms, not by one of 600 ms
     headline, *others = summary["recommendation"]
     assert [row["is_headline"] for row in (headline, *others)] == [True] + 4 * [False]
     assert headline["running_under_min_isr_ms"] == OUT_MS

@@ -1,4 +1,4 @@
-"""The line that tells how far Spark has come."""
+"""The progress line of a Spark job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Info(NamedTuple):
 
 
 class Tracker:
-    """Three stages, one of which is over before it is asked about."""
+    """Three stages, one of which ends before its progress is read."""
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802
         return [4, 5, 6]

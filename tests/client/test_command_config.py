@@ -143,7 +143,7 @@ def test_any_text_is_jaas_or_refused(text: str) -> None:
             parse_jaas(jaas)
 
 
-# Who one is.
+# Authentication.
 
 
 @pytest.mark.parametrize(

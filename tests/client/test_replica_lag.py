@@ -107,7 +107,7 @@ def test_an_unreachable_follower_leaves_the_isr_at_the_reported_time(loop: Virtu
         assert out.lag_ms is not None
         assert out.leaves_in_ms is not None
         assert out.lag_ms + out.leaves_in_ms == LAG_MAX_MS + 1
-        assert 950 <= out.lag_ms <= 1_250  # cut off a second ago; it asks every 200 ms
+        assert 950 <= out.lag_ms <= 1_250  # cut off a second ago; it fetches every 200 ms
         await asyncio.sleep((out.leaves_in_ms - 50) / 1_000)
         assert (await at.rows())[3].in_sync
         await writing  # acknowledged as soon as it is out

@@ -125,7 +125,7 @@ def written_topic(kio: KioClient) -> tuple[str, UUID]:
     return topic
 
 
-# Who are you, what can you do.
+# Versions and the cluster.
 
 
 @every_version(API_VERSIONS)

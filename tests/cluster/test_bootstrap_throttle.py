@@ -1,4 +1,4 @@
-"""`insync throttle --bootstrap` on real brokers: whoever is killed, the throttle goes by itself."""
+"""`insync throttle --bootstrap` on real brokers: the throttle ends whichever process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents tell of, done with real brokers: the same load under two policies at once.
+"""The documents' experiments with real brokers: the same load under two policies at once.
 
 Two topics, each with a policy of its own, are led by the same broker and get the same records.
 """
@@ -134,7 +134,7 @@ def paced(every_s: float, *, for_s: float, work: Callable[[], None]) -> None:
 
 @pytest.mark.insync_cluster(settings=SETTINGS)
 def test_a_tenfold_burst(load: Load) -> None:
-    """The article: whoever counts messages puts everybody out, whoever counts time nobody."""
+    """The article: by messages all followers are evicted, by time none."""
     load.add("counts", replica_in_sync_policy="messages")
     load.add("times", replica_in_sync_policy="caught-up")
     usual, burst = batch(*[1] * 50), batch(*[1] * 500)
@@ -153,14 +153,14 @@ def test_a_tenfold_burst(load: Load) -> None:
 def test_many_small_requests(load: Load) -> None:
     """KAFKA-4485's second problem: every fetch finds something new, and is never at the end."""
     load.add("begins", replica_in_sync_policy="lag-begin")
-    load.add("catches", replica_in_sync_policy="caught-up")
+    load.add("by-caught-up", replica_in_sync_policy="caught-up")
     # An answer takes a moment, in which more arrives: so it is wherever the rate is high.
     load.cluster.slow_reads(LEADER, delay_ms=40)
     small = batch(1)
     paced(0.005, for_s=2.5 * LAG_MS / 1_000, work=lambda: load.send(small))
     load.finish()
     assert put_out(load.cluster, "begins") == {2, 3}
-    assert put_out(load.cluster, "catches") == set()
+    assert put_out(load.cluster, "by-caught-up") == set()
 
 
 @pytest.mark.insync_cluster(settings=SETTINGS | {"replica.fetch.max.bytes": "65536"})
@@ -205,15 +205,15 @@ def test_a_follower_always_several_fetches_behind_with_little_lag_stays_in_sync(
     First we see how many batches a second the followers can get. Then almost as many are written,
     on top of a backlog of a little more than a second.
     """
-    load.add("catches", replica_in_sync_policy="caught-up")
-    load.add("tells", replica_in_sync_policy="true-lag")
+    load.add("by-caught-up", replica_in_sync_policy="caught-up")
+    load.add("by-true-lag", replica_in_sync_policy="true-lag")
     load.cluster.slow_reads(LEADER, delay_ms=15)
     ten_kb = batch(1, values=(bytes(9_800),))
     began_s, some = time.monotonic(), 40
     for _ in range(some):
         load.send(ten_kb)
     load.finish()
-    for topic in ("catches", "tells"):
+    for topic in ("by-caught-up", "by-true-lag"):
         load.await_level(topic, 2, 3)
     rate = some / (time.monotonic() - began_s)
     assert evictions_of(load.cluster) == []
@@ -221,8 +221,8 @@ def test_a_follower_always_several_fetches_behind_with_little_lag_stays_in_sync(
         load.send(ten_kb)
     paced(1 / (0.95 * rate), for_s=6.0, work=lambda: load.send(ten_kb))
     load.finish()
-    assert put_out(load.cluster, "catches") == {2, 3}
-    assert put_out(load.cluster, "tells") == set()
+    assert put_out(load.cluster, "by-caught-up") == {2, 3}
+    assert put_out(load.cluster, "by-true-lag") == set()
 
 
 def isr_of(cluster: Cluster, topic: str) -> set[int]:

@@ -242,7 +242,7 @@ def test_a_wall_clock_jump_changes_no_isr(cluster: Cluster, by_ms: int) -> None:
     assert after == before
     for each in cluster.brokers.values():
         log = each.log.read_text()
-        assert " leaves (" not in log, "somebody left an ISR"
+        assert " leaves (" not in log, "a follower left an ISR"
         assert "lost its session" not in log
     check_nothing_lost(cluster, producer)
 
@@ -282,7 +282,7 @@ def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
     finally:
         slow.close()
     assert incarnations(cluster) == incarnations_before, (
-        "who lost its session would have registered again"
+        "a broker that lost its session would have registered again"
     )
     after = {p: (each.leader, each.isrs) for p, each in partitions_of(cluster, "orders").items()}
     assert after == before

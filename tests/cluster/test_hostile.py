@@ -104,7 +104,7 @@ GOOD = batches.build([(None, b"value")])
 
 
 def broken(*, at: int, value: int, is_resealed: bool = False) -> bytes:
-    """A good batch with one byte overwritten, and its CRC made right again if asked."""
+    """A good batch with one byte overwritten, and its CRC computed again if wanted."""
     batch = bytearray(GOOD)
     batch[at] = value
     if is_resealed:
@@ -130,8 +130,8 @@ def broken(*, at: int, value: int, is_resealed: bool = False) -> bytes:
         (broken(at=8, value=0x7F), ErrorCode.invalid_record),
         (broken(at=8, value=0xFF), ErrorCode.corrupt_message),
         (batches.build([(None, bytes(2 * MIB))]), ErrorCode.message_too_large),
-        # An idempotent producer whose first sequence is not 0 is nobody we know: taken, as by
-        # Apache Kafka. One without a sequence at all is not.
+        # A batch of an unknown producer whose first sequence is not 0 is accepted, as by Apache
+        # Kafka. One without a sequence at all is not.
         (sequenced(b"x", sequence=-1), ErrorCode.invalid_record),
         (sequenced(b"x", sequence=0, epoch=-1), ErrorCode.invalid_record),
     ],
@@ -165,7 +165,7 @@ def test_offset_and_epoch_in_a_producers_batch_are_ignored(talk: Talk) -> None:
 def test_undecodable_records_are_found_by_the_timestamp_of_their_batch(
     talk: Talk, codec: int
 ) -> None:
-    """Their batch has a true CRC and is taken; whoever asks for their time is answered."""
+    """Their batch has a valid CRC and is accepted; ListOffsets by timestamp is answered."""
     topic = f"unreadable-{codec}"
     talk.metadata(topic)
     mangled = bytearray(batches.build([(None, b"value")] * 3, timestamp_ms=100))
@@ -239,7 +239,7 @@ def test_a_client_that_sends_requests_and_never_reads_gets_backpressure(
 
 
 def test_clients_that_fetch_much_and_never_read_get_backpressure(cluster: Cluster) -> None:
-    """Each asks a thousand times for megabytes, which would be gigabytes."""
+    """Each requests megabytes a thousand times, which would be gigabytes."""
     with ExitStack() as opened:
         port = cluster.brokers[1].port
         talk = opened.enter_context(Talk(port))
@@ -292,7 +292,7 @@ def test_thousands_of_idle_connections_use_little_memory_and_are_closed(cluster:
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_closed_too(cluster: Cluster) -> None:
-    """Slow loris: only a whole request shows that somebody is there."""
+    """Slow loris: only a whole request counts as activity."""
     with Talk(cluster.brokers[1].port) as talk:
         talk.send(struct.pack(">i", 1_000))
         talk.socket.settimeout(0.25)  # the pace of the attack

@@ -34,7 +34,7 @@ def talk_to_leader(cluster: Cluster) -> Talk:
 
 
 def produce(cluster: Cluster, batch: bytes) -> tuple[ErrorCode, int]:
-    """To the leader, until it is one: a new one may have yet to hear of it."""
+    """To the leader, with retries: a new leader may not know yet that it leads."""
     answer = (ErrorCode.not_leader_or_follower, -1)
 
     def is_answered() -> bool:

@@ -45,7 +45,7 @@ SOLUTION_1 = SETTINGS | {
     "follower.fetch.pending.reads.insync.enable": "true",
     "follower.fetch.process.time.max.ms": "60000",
 }
-# Time enough for a leader that handed over: it cuts off what nobody could read, and reads for it.
+# Time enough for a leader that resigned: it truncates uncommitted records, and reads for that.
 SOLUTION_2 = SETTINGS | {
     "replica.lag.time.max.ms": "5000",
     "replica.in.sync.policy": "pending-reads",
@@ -116,7 +116,9 @@ def test_with_kip_501_on_only_a_dead_follower_leaves_the_isr(insync_cluster: Clu
     dead = isr_of(cluster)[-1]
     assert dead != leader
     cluster.kill(dead)
-    took_s = while_writing(producer, lambda: dead not in isr_of(cluster), what="the dead one out")
+    took_s = while_writing(
+        producer, lambda: dead not in isr_of(cluster), what="the dead follower is out"
+    )
     assert took_s < LAG_MS / 1_000
     cluster.heal()
     cluster.restart(dead)
@@ -129,7 +131,7 @@ def test_with_kip_501_on_only_a_dead_follower_leaves_the_isr(insync_cluster: Clu
 def test_with_kip_501_on_a_follower_that_only_lost_its_connection_leaves_on_its_deadline(
     insync_cluster: Cluster, gives_up_after_ms: int
 ) -> None:
-    """It lives and keeps its session. It hears no answer, closes, and does not find back.
+    """It is live and keeps its session. It gets no response, disconnects and cannot connect again.
 
     Until it closes, its fetch holds it in, past the lag time too; then its deadline counts.
     """

@@ -249,7 +249,7 @@ def move(cluster: Cluster, scenario: Scenario, size_bytes: int, inbound: int) ->
         took_s = time.monotonic() - began_s
         came_in = (produced_bytes() - produced_before) / took_s
         execute.join()
-    # What was produced after the estimate was asked for has to be copied as well.
+    # What was produced after the estimate has to be copied as well.
     estimated_s = estimate["throttles"]["given"]["per_broker_time_ms"] / 1_000
     estimated_s *= left_bytes / estimate["bytes_to_move"]
     brokers = sorted(cluster.brokers)

@@ -128,7 +128,7 @@ def test_a_second_process_is_refused_while_the_first_one_runs(
         last = refused.stderr.splitlines()[-1]
         assert last.startswith("insync: ")
         assert f"{HOST}:{cluster.brokers[2].port}" in last
-    cluster.pause(2)  # it lives, for the time of its session
+    cluster.pause(2)  # it is live until its session ends
     refused = second_process(cluster, tmp_path, "--new-directory")
     cluster.resume(2)
     assert refused.returncode == 1
@@ -153,7 +153,7 @@ def test_a_store_that_is_replaced_under_a_broker_is_not_used(insync_cluster: Clu
     cluster = insync_cluster
     store = cluster.folder / "metadata" / "metadata.sqlite"
     older = cluster.folder / "older.sqlite"
-    client = admin(cluster)  # must outlive what it was asked
+    client = admin(cluster)  # must outlive its requests
     client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(10)
     older.write_bytes(b"")
     older.rename(store)

@@ -51,7 +51,7 @@ class Scraped:
             for sample in family.samples:
                 if sample.name == name and sample.labels == labels:
                     return sample.value
-        raise AssertionError(f"broker {broker} does not tell {name}")
+        raise AssertionError(f"broker {broker} does not expose {name}")
 
     def total(self, name: str) -> float:
         return sum(self.value(broker, name) for broker in self.cluster.brokers)
@@ -121,7 +121,7 @@ def test_a_follower_that_stops_is_exposed_and_its_shrink_is_counted(scraped: Scr
 
 
 def slow_topic(scraped: Scraped, name: str, **config: str) -> tuple[int, IntegerProducer]:
-    """A topic whose leader takes 5 s for each read, and something to be read; who leads it."""
+    """A topic whose leader takes 5 s for each read, and records to be read; returns its leader."""
     cluster = scraped.cluster
     settings = {key.replace("_", "."): value for key, value in config.items()}
     create_topic(cluster, name, partitions=1, config=settings)
@@ -147,7 +147,7 @@ def test_a_slow_read_is_exposed_while_it_runs(scraped: Scraped) -> None:
         eventually(
             lambda: min(values("insync_follower_pending_read_seconds")) > 1,
             within_s=10,
-            what="both reads are told, and how long they take",
+            what="both reads are exposed with their age",
         )
         assert values("insync_follower_pending_reads") == [1, 1]
         assert max(values("insync_follower_pending_read_seconds")) < 5.5
@@ -217,7 +217,7 @@ def test_malformed_and_slow_scrapes_do_not_disturb_others(scraped: Scraped) -> N
 
 
 def test_a_metrics_port_in_use_is_one_line(tmp_path: Path) -> None:
-    """By the command that people run, and to whoever starts brokers for a test."""
+    """By the command, and by the cluster of a test."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         cluster = Cluster(brokers=1, settings={"metrics.port": str(port)}, folder=tmp_path)
@@ -250,7 +250,7 @@ def alert_rules() -> list[Any]:
 
 
 def exposed_by(scraped: Scraped) -> set[str]:
-    """Every name a broker of this cluster tells, whether it has a sample at the moment or not."""
+    """Every metric that a broker of this cluster exposes, with or without a sample."""
     names = set()
     for broker in scraped.cluster.brokers:
         for family in text_string_to_metric_families(scraped.text(broker)):
@@ -269,8 +269,8 @@ def test_every_metric_of_the_dashboard_and_the_alerts_is_exposed(scraped: Scrape
     for title, expressions in expressions_by_title.items():
         for expression in expressions:
             named = set(OURS.findall(expression))
-            assert named, f"{title} asks for nothing of ours"
-            assert named <= exposed, f"{title} asks for {named - exposed}"
+            assert named, f"{title} has no metric of ours"
+            assert named <= exposed, f"{title} has unknown metrics {named - exposed}"
 
 
 def test_the_dashboard_and_the_alerts_are_well_formed() -> None:

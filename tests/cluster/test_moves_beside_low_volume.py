@@ -62,7 +62,7 @@ def throttle_all_replicas(cluster: Cluster, topic: str) -> None:
 
 
 def isr_changes(cluster: Cluster, *topics: str) -> list[str]:
-    """Every change of an ISR of these topics that any leader has told of."""
+    """Every change of an ISR of these topics that any leader has logged."""
     return [
         f"{topic}-{number}: {why}"
         for topic, number, why in CHANGE.findall(log_of(cluster))

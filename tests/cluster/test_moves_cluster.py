@@ -1,4 +1,4 @@
-"""Replicas move between real processes under load, and whoever dies meanwhile, nothing is lost."""
+"""Replicas move between real processes under load, and nothing is lost whichever broker dies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_move_under_load_survives_the_death_of_a_broker(cluster: Cluster, vict
     producer = IntegerProducer(cluster, TOPIC, partitions=PARTITIONS)
     producer.send(3_000)
     producer.flush()
-    for other in (1, 2, 3):  # whoever leads: nothing arrives yet
+    for other in (1, 2, 3):  # whichever broker leads: nothing arrives yet
         cluster.cut(other, DESTINATION)
     assert start(cluster, AFTER).error == ErrorCode.none.value
     produce(producer, 0.3)

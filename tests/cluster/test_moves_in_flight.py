@@ -1,7 +1,7 @@
-"""A move whose bytes flow under a quota, and what may befall it halfway.
+"""Faults in the middle of a throttled move.
 
 A topic is moved by `insync reassign --execute --throttle --watch` while a producer with acks=all
-writes to it. When the destination has a good part of it, somebody is killed with -9, or an operator
+writes to it. When the destination has a part of it, a process is killed with -9, or an operator
 changes the rate or cancels. In the end all that was acknowledged is there, and no throttle is.
 """
 
@@ -78,7 +78,7 @@ class Move:
         self.cluster.restart(broker)
 
 
-# What may befall it.
+# Faults.
 
 
 def the_source_dies(move: Move) -> None:
@@ -157,7 +157,7 @@ def test_a_move_in_flight_ends_correctly_although(
         left_bytes, began_s = FILLED_BYTES - move.copied_bytes, time.monotonic()
         assert left_bytes > FILLED_BYTES / 4, "there is a good deal to do yet"
         case.fault(move)
-        # As with Apache Kafka, who was to go comes last after a cancellation.
+        # As with Apache Kafka, the replica that was to be removed is last after a cancellation.
         end = [move.destination, move.keeper] if case.is_moved else [move.keeper, move.source]
         eventually(lambda: move.is_at_rest_at(end), within_s=30, what=f"all is at {end}")
         took_s = time.monotonic() - began_s
@@ -197,7 +197,9 @@ def test_a_move_to_a_destination_that_never_returns_is_reported_stuck_and_can_be
         move.tool.communicate(timeout=30)
     assert move.tool.returncode == 1
     cluster.restart(move.destination)
-    assert throttles(cluster, move.topic) == {}, "not even of who was dead when it ended"
+    assert throttles(cluster, move.topic) == {}, (
+        "not even of the broker that was dead when it ended"
+    )
     check_nothing_lost(cluster, producer)
 
 

@@ -1,4 +1,4 @@
-"""Nothing acknowledged is lost, whatever befalls the brokers' processes.
+"""No acknowledged record is lost, whatever faults the brokers' processes have.
 
 Real integers go in with acks=all and idempotence, factor 3 and min ISR 2. Afterwards every one that
 was acknowledged is read back once and in order, and the replicas' files are the same bytes.
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class Faults:
-    """What may befall a cluster; each act puts right what it did, and returns when it has."""
+    """Faults of a cluster; each one repairs what it did before it returns."""
 
     def __init__(self, cluster: Cluster, producer: IntegerProducer, seed: int) -> None:
         self.cluster = cluster
@@ -63,7 +63,7 @@ class Faults:
         self.cluster.restart(broker)
 
     def kill_leader_with_unreplicated_records(self) -> None:
-        """What it would acknowledge now, nobody else would ever have."""
+        """Records that it would acknowledge now would be on no other replica."""
         leader = leader_of(self.cluster)
         followers = [broker for broker in self.cluster.brokers if broker != leader]
         for broker in followers:
@@ -92,7 +92,7 @@ class Faults:
         self.cluster.start()
 
     def bounce(self) -> None:
-        """Dead and back before anybody could have noticed, but by the new incarnation."""
+        """Killed and restarted before its session ends; only the new incarnation shows it."""
         broker = self.chance.choice(sorted(self.cluster.brokers))
         self.cluster.kill(broker)
         self.cluster.restart(broker)

@@ -74,7 +74,7 @@ def test_the_cluster_removes_the_throttle_of_a_tool_that_was_killed(
         eventually(
             lambda: reassign(capsys, cluster, "--sweep")["others"] == [],
             within_s=10,
-            what="nothing is left set, and nobody took it away but the cluster",
+            what="the cluster itself removed every throttle",
         )
         assert reassign(capsys, cluster, "--sweep")["throttle_cleared"]["topics"] == []
         verified = reassign(capsys, cluster, "--verify", "--reassignment-json-file", str(plan))
@@ -162,7 +162,7 @@ def test_a_destination_dies_for_good_and_the_watch_ends(
         assert last.startswith(f"Given up: broker {destination} is down, and {TOPIC}-0 cannot move")
         assert "start it" in last
         assert "--cancel" in last
-        assert reassign(capsys, cluster, "--list"), "that is for whoever reads the line to decide"
+        assert reassign(capsys, cluster, "--list"), "whether to cancel is the operator's decision"
         reassign(capsys, cluster, "--cancel", "--reassignment-json-file", str(plan))
         eventually(
             lambda: reassign(capsys, cluster, "--sweep")["others"] == [],

@@ -167,7 +167,7 @@ def test_an_impossible_throttle_is_refused(refuses: Refuses, tmp_path: Path, rat
 def test_warnings_and_proposed_throttles_of_a_plan(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The document's questions 1, 3, 4 and 5, as the command tells people and scripts of them."""
+    """The document's questions 1, 3, 4 and 5, as the command answers them in text and in JSON."""
     path = tmp_path / "plan.json"
     path.write_text(GOOD)
 

@@ -30,7 +30,7 @@ FILLED_BYTES = 6_000_000
 SIZE, RATE = r"[\d.]+ [kM]?B", r"[\d.]+ [kM]?B/s"
 # Of a broker: its bar, how much of it, done and left, rate and limit, what comes in, the end.
 ROW = re.compile(
-    rf"^(?P<who>\d+|total) +[━╸╺ ]+ (?P<percent>\d+)% +(?P<done>{SIZE}) +(?P<left>{SIZE})"
+    rf"^(?P<label>\d+|total) +[━╸╺ ]+ (?P<percent>\d+)% +(?P<done>{SIZE}) +(?P<left>{SIZE})"
     rf"(?: +(?P<rate>{RATE}))?(?: +(?P<limit>{RATE}))?(?: +{RATE})? +(?P<ends_in>[\d.]+ \w+|\?)$"
 )
 
@@ -43,20 +43,20 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Bars(Terminal):
     """A move that is drawn as a bar for each broker."""
 
-    def rows(self, who: str) -> list[re.Match[str]]:
+    def rows(self, label: str) -> list[re.Match[str]]:
         """Every state that the row of a broker, or that of the total, was drawn in."""
         lines = (line.rstrip() for line in re.split(r"[\r\n]+", self.text))
-        return [row for row in map(ROW.match, lines) if row and row["who"] == who]
+        return [row for row in map(ROW.match, lines) if row and row["label"] == label]
 
-    def is_halfway(self, who: str) -> bool:
+    def is_halfway(self, label: str) -> bool:
         return any(
-            0 < int(row["percent"]) < 100 and row["ends_in"] != "?" for row in self.rows(who)
+            0 < int(row["percent"]) < 100 and row["ends_in"] != "?" for row in self.rows(label)
         )
 
 
 @contextmanager
 def moving(cluster: Cluster, topic: str, path: Path) -> Iterator[Bars]:
-    """Partitions of 1 and 2 go to 3 and 4, half of them to each; nobody says --watch."""
+    """Partitions of 1 and 2 go to 3 and 4, half of them to each; without --watch."""
     create_with_replicas(cluster, topic, [[1, 2]] * len(TARGETS))
     producer = IntegerProducer(cluster, topic, partitions=len(TARGETS), digits=1_000)
     while producer.sent < FILLED_BYTES // 1_000:

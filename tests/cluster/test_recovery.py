@@ -34,7 +34,7 @@ def last_segment(log: Path) -> Path:
 
 
 def tear(data_dir: Path) -> None:
-    """As a process that died in the middle of an append nobody was told of."""
+    """As a process that died in the middle of an append that was not acknowledged."""
     for log in logs(data_dir):
         whole = last_segment(log).read_bytes()
         with last_segment(log).open("ab") as file:
@@ -88,7 +88,7 @@ def send(producer: IntegerProducer) -> None:
 
 
 def test_damage_above_the_acknowledged_records_after_a_kill_of_all_brokers_loses_nothing() -> None:
-    """One damage after the other, to all brokers at once: nobody can fetch it from the others."""
+    """One damage after the other, to all brokers at once: none can fetch from another."""
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders")
         producer = IntegerProducer(cluster, "orders")

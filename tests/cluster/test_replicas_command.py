@@ -71,7 +71,7 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         leader = leader_of(cluster)
         stopped = next(broker for broker in cluster.brokers if broker != leader)
         cluster.pause(stopped)
-        # Nobody waits for the stopped one: with acks=all only so many requests are under way.
+        # No producer waits for the stopped broker: with acks=all few requests are under way.
         hasty = Producer({"bootstrap.servers": cluster.bootstrap, "acks": 1, **QUIET})
         for number in range(500):
             hasty.produce("orders", str(number).encode(), partition=0)
@@ -121,7 +121,7 @@ def test_a_leader_that_does_not_respond(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_cluster_with_one_broker_left(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two of three are dead, one of them asked first: the last one leads all, and knows all."""
+    """Two of three are dead, one of them the first bootstrap server; the last one leads."""
     with Cluster(settings={"broker.session.timeout.ms": "60000"}) as cluster:
         create_topic(cluster, "orders", partitions=3)
         left = max(cluster.brokers)
@@ -228,7 +228,7 @@ def test_an_unreachable_cluster_is_one_line(capsys: pytest.CaptureFixture[str]) 
         assert code == 1
         assert complaint.startswith("insync: ")
         assert f"{HOST}:{port}" in complaint
-    with socket.create_server((HOST, 0)) as mute:  # the system accepts, and nobody answers
+    with socket.create_server((HOST, 0)) as mute:  # the system accepts, and no process responds
         port, began_s = mute.getsockname()[1], time.monotonic()
         code, complaint = replicas(capsys, f"{HOST}:{port}")
         assert code == 1
@@ -245,7 +245,7 @@ def test_an_unreachable_cluster_is_one_line(capsys: pytest.CaptureFixture[str]) 
 
 @contextmanager
 def no_broker() -> Iterator[int]:
-    """Answers everybody as a web server would."""
+    """Responds to every client as a web server would."""
     with socket.create_server((HOST, 0)) as server:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""Who stands still is not who is behind: stopped leaders, stopped followers, and deadlines."""
+"""A stalled leader evicts no healthy follower: paused leaders, paused followers, deadlines."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_no_follower_leaves_the_isr_because_its_leader_was_paused(insync_cluster
             within_s=5,
             what="another leads",
         )
-        time.sleep(1.5 * LAG_MS / 1_000)  # who was to leave would have left
+        time.sleep(1.5 * LAG_MS / 1_000)  # a follower past its deadline would have left
     assert evictions_of(cluster) == []
     assert len(isr_of(cluster)) == 3
     assert f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
@@ -135,7 +135,7 @@ def test_a_follower_that_stopped_in_a_leader_stall_leaves_in_bounded_time(
 
 
 def roles(cluster: Cluster) -> tuple[int, int, int]:
-    """One to lead, one to die, and the controller: without it nobody could be asked to lead."""
+    """One to lead, one to die, and the controller, without which there is no election."""
     decides = controller(cluster)
     leader, stopped = (broker for broker in cluster.brokers if broker != decides)
     return leader, stopped, decides
@@ -144,7 +144,7 @@ def roles(cluster: Cluster) -> tuple[int, int, int]:
 def test_a_follower_that_stopped_in_a_stall_longer_than_the_lag_limit_leaves_in_bounded_time(
     insync_cluster: Cluster,
 ) -> None:
-    """Such a leader resigns: it is the next one who puts the dead out, by a clock that ran."""
+    """Such a leader resigns: the next leader, whose clock ran, evicts the dead follower."""
     cluster = insync_cluster
     leader, stopped, successor = roles(cluster)
     _, producer = start(cluster, [leader, successor, stopped])
@@ -155,7 +155,7 @@ def test_a_follower_that_stopped_in_a_stall_longer_than_the_lag_limit_leaves_in_
         eventually(lambda: stopped not in isr_of(cluster), within_s=20, what="it is out")
         took_s = time.monotonic() - began_s
         assert took_s <= (2 * LAG_MS + WAIT_MS) / 1_000 + 0.5
-        assert isr_of(cluster) == {leader, successor}, "nobody who lives is out"
+        assert isr_of(cluster) == {leader, successor}, "no live follower is out"
         assert leader_of(cluster) == successor
         cluster.resume(stopped)
     assert f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
@@ -169,7 +169,7 @@ def test_a_follower_that_stopped_in_a_stall_longer_than_the_lag_limit_leaves_in_
 def test_a_dead_successor_leaves_the_isr_when_its_session_ends(
     insync_cluster: Cluster,
 ) -> None:
-    """Until then nobody but the leader that stood still could tell that it is dead."""
+    """Until then only the leader that stalled could notice that it is dead."""
     cluster = insync_cluster
     leader, stopped, other = roles(cluster)
     _, producer = start(cluster, [leader, stopped, other])
@@ -179,8 +179,8 @@ def test_a_dead_successor_leaves_the_isr_when_its_session_ends(
         pause_and_resume(cluster, leader, for_s=1.2 * LAG_MS / 1_000)
         eventually(lambda: stopped not in isr_of(cluster), within_s=30, what="it is out")
         assert time.monotonic() - stopped_s <= SESSION_MS / 1_000 + 2.0
-        assert isr_of(cluster) == {leader, other}, "nobody who lives is out"
-        assert leader_of(cluster) == other, "who resigned is asked last"
+        assert isr_of(cluster) == {leader, other}, "no live follower is out"
+        assert leader_of(cluster) == other, "a broker that resigned is elected last"
         cluster.resume(stopped)
     assert f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
     assert evictions_of(cluster) == [], "no leader's decision"
@@ -208,7 +208,7 @@ def test_eviction_is_on_the_deadline_under_load(insync_cluster: Cluster) -> None
 
 
 def stop_and_go_on(cluster: Cluster, leader: int, follower: int) -> None:
-    """By the leader's own word: who was stopped itself knows only what was."""
+    """By the leader's log: a follower that was stopped has an old view."""
     times_left, times_joined = (
         len(evictions_of(cluster, leader)),
         len(joined(cluster, follower, leader)),
@@ -308,7 +308,7 @@ def test_a_broker_killed_and_restarted_at_once_rejoins_within_a_second(
 
 
 def kept_waiting_s(pid: int) -> float:
-    """How long a process has waited for a processor; 0 where the kernel does not tell."""
+    """How long a process has waited for a processor; 0 where the kernel does not count it."""
     file = Path(f"/proc/{pid}/schedstat")
     return int(file.read_text().split()[1]) / 1e9 if file.exists() else 0.0
 
@@ -334,13 +334,13 @@ def kill_and_restart(cluster: Cluster, leader: int, back: int) -> float:
     assert f"broker {back} serves as incarnation {incarnations(cluster)[back]}\n" in log_lines
     assert not re.search("refused|cannot register|did not accept", log_lines), log_lines
     caught_up_s = caught_up_at_s(cluster, back, leader)[times_joined:]
-    assert min(caught_up_s) >= began_at_s, "by what it fetched in this life, not in the last"
+    assert min(caught_up_s) >= began_at_s, "by fetches of this incarnation, not of the last"
     check_rejoined(back, steps(cluster, back)[steps_before:])
     return took_s
 
 
 def is_at_rest(cluster: Cluster, broker: int) -> bool:
-    """A controller has dealt with the life that it lives now, and it is in sync."""
+    """A controller has handled its current incarnation, and it is in sync."""
     latest = {each.path: each.value for each in steps(cluster, broker)}
     registered, seen = latest[f"/brokers/ids/{broker}"], latest[f"/brokers/seen/{broker}"]
     return registered["incarnation"] == seen and broker in latest[STATE]["isr"]
@@ -351,7 +351,7 @@ def steps(cluster: Cluster, broker: int) -> list[Stored]:
 
 
 def check_rejoined(back: int, since_its_death: list[Stored]) -> None:
-    """By every step the store took: out with its former life, in only as the one it lives now."""
+    """By every step: it left as its former incarnation and joined as the current one."""
     (registered,) = (
         each.revision
         for each in since_its_death
@@ -360,7 +360,9 @@ def check_rejoined(back: int, since_its_death: list[Stored]) -> None:
     seen = min(each.revision for each in since_its_death if each.path.startswith("/brokers/seen/"))
     isrs = [each for each in since_its_death if each.path == STATE]
     assert back not in isrs[0].value["isr"]
-    assert isrs[0].revision <= seen, "no controller deals with a new life before the former is out"
+    assert isrs[0].revision <= seen, (
+        "the former incarnation leaves before a controller handles the new one"
+    )
     joins = [each.revision for each in isrs if back in each.value["isr"]]
     assert min(joins) > registered
     assert len(joins) in (1, 2)

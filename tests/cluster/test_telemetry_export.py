@@ -205,7 +205,7 @@ def _leaders(producer: Producer) -> dict[int, int]:
 
 
 def _elected(tables: Tables, led_by: dict[int, int]) -> dict[int, list[int]]:
-    """Who led each partition, one after the other: every epoch, none twice and none missing."""
+    """The leaders of each partition in order: every epoch, none twice and none missing."""
     led = {}
     for number, first in led_by.items():
         rows = sorted(
@@ -220,7 +220,7 @@ def _elected(tables: Tables, led_by: dict[int, int]) -> dict[int, list[int]]:
 
 
 def _ends_whole(tables: Tables) -> bool:
-    """The last that was told of each partition is that all are in sync."""
+    """The last recorded ISR of each partition has every replica."""
     last = {(row["partition"], row["version"]): row["isr_after"] for row in tables["isr"]
             if row["topic"] == "orders"}  # fmt: skip
     return len({partition for partition, _ in last}) == 3 and all(

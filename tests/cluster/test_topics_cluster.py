@@ -1,4 +1,4 @@
-"""Topics on real brokers: made, grown, deleted, made again; who leads when brokers come and go."""
+"""Topics on real brokers: created, grown, deleted and recreated; leaders when brokers die."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_command_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
         eventually(
             lambda: len(topics("--describe", "--under-replicated-partitions")) == 2,
             within_s=10,
-            what="the dead broker's partitions are told",
+            what="the dead broker's partitions are described",
         )
         assert topics("--describe", "--unavailable-partitions") == []
         assert topics("--delete", "--topic", "one|two") == {"deleted": ["one", "two"]}
@@ -163,7 +163,7 @@ def test_a_topic_recreated_while_a_broker_was_down_is_not_mixed_with_its_old_fil
         eventually(
             lambda: all(3 in _known_to(each.port) for each in cluster.brokers.values()),
             within_s=10,
-            what="everybody knows that it is back",
+            what="every broker knows that it is back",
         )
         topics(
             "--alter", "--topic", "again", "--partitions", "2", "--replica-assignment", "1:2,3:1"
@@ -174,7 +174,7 @@ def test_a_topic_recreated_while_a_broker_was_down_is_not_mixed_with_its_old_fil
 
 
 class AdminClientOf:
-    """What one broker alone tells."""
+    """The metadata of one broker."""
 
     def __init__(self, cluster: Cluster, broker: int) -> None:
         self.bootstrap = f"{HOST}:{cluster.brokers[broker].port}"
@@ -251,7 +251,7 @@ def test_an_out_of_sync_replica_leads_only_if_unclean_election_is_enabled(
         eventually(lambda: partitions(topics, "two")[0]["isr"] == [1], within_s=10, what="2 is out")
         producer = fill(cluster, "two", 100)
         cluster.kill(1)
-        eventually(lambda: leader(topics, "two") is None, within_s=10, what="nobody leads")
+        eventually(lambda: leader(topics, "two") is None, within_s=10, what="there is no leader")
         cluster.restart(2)
         if allowed:
             eventually(lambda: leader(topics, "two") == 2, within_s=20, what="2 leads uncleanly")

@@ -38,7 +38,7 @@ NAME = "orders"
 SEEN, UNSEEN = 3, 2  # records below the watermark, and above it
 SEEN_MS, UNSEEN_MS = 1_000, 2_000
 END = SEEN + UNSEEN
-# Nobody is taken for dead or slow while a test looks.
+# No broker loses its session or leaves an ISR during a test.
 PATIENT = {
     "broker.session.timeout.ms": "120000",
     "replica.lag.time.max.ms": "120000",
@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=PATIENT)]
 
 @dataclass
 class HeldBack:
-    """A leader whose last records one follower has and the other, which stands still, has not."""
+    """A leader whose last records one follower has and the other, which is stopped, has not."""
 
     cluster: Cluster
     topic: tuple[str, UUID]
@@ -59,7 +59,7 @@ class HeldBack:
     clients: dict[int, KioClient]
 
     def depose_leader(self) -> KioClient:
-        """Kill it; the heir leads in epoch 1, and does not know how far the stopped one is."""
+        """Kill it; the new leader, in epoch 1, does not know the stopped follower's offset."""
         self.cluster.kill(self.leader)
         new_leader = self.clients[self.new_leader]
         values = {"topics": [{"name": NAME}]}
@@ -69,12 +69,12 @@ class HeldBack:
                 == self.new_leader
             ),
             within_s=20,
-            what="the heir leads",
+            what="the new leader leads",
         )
         eventually(
             lambda: list_offset(new_leader, 4, NAME, EARLIEST, leader_epoch=1)[0] is ErrorCode.none,
             within_s=20,
-            what="the heir knows that it leads",
+            what="the new leader knows that it leads",
         )
         return new_leader
 
@@ -86,7 +86,7 @@ def held_back(cluster: Cluster) -> Iterator[HeldBack]:
             broker: undo.enter_context(KioClient(each.port))
             for broker, each in cluster.brokers.items()
         }
-        # Whoever elects must neither be killed nor stopped.
+        # The controller must neither be killed nor stopped.
         new_leader: int = clients[1].ask(DESCRIBE_CLUSTER, 0, {}).controller_id
         leader, stopped = (broker for broker in cluster.brokers if broker != new_leader)
         placed = [{"partition_index": 0, "broker_ids": (leader, new_leader, stopped)}]
@@ -114,7 +114,7 @@ def held_back(cluster: Cluster) -> Iterator[HeldBack]:
         eventually(
             lambda: own_end(clients[new_leader]) == END,
             within_s=20,
-            what="the heir has every record",
+            what="the next leader has every record",
         )
         yield HeldBack(cluster, topic, leader, new_leader, stopped, clients)
 

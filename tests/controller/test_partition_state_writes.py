@@ -308,7 +308,7 @@ def test_dead_brokers_leave_every_isr_and_lead_nothing() -> None:
 
 @pytest.mark.parametrize("restarted", [1, 3])
 def test_an_unnoticed_restart_is_a_new_incarnation(restarted: int) -> None:
-    """Its old session lives on, and the controller hears of both registrations at once.
+    """Its old session has not ended, and the controller is notified of both registrations at once.
 
     The machine lost what it had not flushed: a leader would write other records in the same
     epoch, a member would be in sync without having what was acknowledged.
@@ -359,7 +359,7 @@ def test_a_lone_leader_that_restarted_gets_a_new_version_and_epoch() -> None:
         await topic(cluster, (THREE,))
         before, version = state_of(cluster), version_of(cluster)
         assert cluster.controller() == 1
-        cluster.pause(1)  # it hears of the end and of the beginning at once
+        cluster.pause(1)  # it is notified of the end and of the beginning at once
         cluster.kill(3, noticed_after_ms=60_000)
         await cluster.start(3)
         await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Each client writes while brokers are killed and come back; what it was told is there, once."""
+"""Each client writes while brokers are killed and restarted; no acknowledged record is lost."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def aiokafka(cluster: Cluster, topic: str, stop: Event, acknowledged: list[int])
 
 
 def verifiable_producer(cluster: Cluster, topic: str, stop: Event, acknowledged: list[int]) -> None:
-    """Apache Kafka's; it retries nothing unless told to."""
+    """Apache Kafka's; it retries only if its configuration says so."""
     config = cluster.folder / "producer.properties"
     config.write_text("retries=2147483647\nenable.idempotence=true\n")
     output = cluster.folder / "producer.out"
@@ -79,7 +79,7 @@ def verifiable_producer(cluster: Cluster, topic: str, stop: Event, acknowledged:
     )
     with output.open("wb") as out, started(command, out.fileno()) as process:
         stop.wait(120)
-        process.terminate()  # it flushes, tells and ends
+        process.terminate()  # it flushes, prints its result and ends
         process.wait(60)
     events = [json.loads(line) for line in output.read_text().splitlines()]
     assert [each for each in events if each["name"] == "producer_send_error"] == []

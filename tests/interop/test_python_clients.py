@@ -78,7 +78,7 @@ def test_bytes_of_any_kind(cluster: Cluster, topic: str, writer: str) -> None:
 
 @each_writer
 def test_large_messages(cluster: Cluster, topic: str, writer: str) -> None:
-    """Larger than a follower asks for in one fetch (1 MiB): each is still replicated and read."""
+    """Larger than a follower requests in one fetch (1 MiB): each is still replicated and read."""
     records = [
         Record(value=bytes([number]) * (4 << 20), timestamp_ms=NOON_MS) for number in range(3)
     ]
@@ -198,7 +198,7 @@ def test_a_consumer_that_starts_at_the_end_gets_later_records(cluster: Cluster, 
     consumer.close()
 
 
-# Transactions are not offered, and a producer that asks for them learns it at once.
+# Transactions are not offered, and a transactional producer gets an error at once.
 
 
 def test_confluent_kafka_gets_a_fatal_error_for_transactions(cluster: Cluster) -> None:

@@ -104,7 +104,7 @@ class World:
         ).stdout
 
     def throttles(self) -> dict[str, str]:
-        """What is set, as another client sees it; a fresh one, which knows who is where now."""
+        """What is set, as a new client sees it, with fresh metadata."""
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap, **QUIET})
         resources = [ConfigResource(ResourceType.TOPIC, self.topic)]
         resources += [ConfigResource(ResourceType.BROKER, str(node)) for node in self.kafka.nodes]
@@ -121,11 +121,11 @@ class World:
         }
 
     def has_no_throttle(self) -> None:
-        """Each broker tells of a change once it has heard of it."""
-        eventually(lambda: self.throttles() == {}, within_s=30, what="no throttle is told of")
+        """Each broker describes a change once it has applied it."""
+        eventually(lambda: self.throttles() == {}, within_s=30, what="no throttle is described")
 
     def lists_are_set(self) -> bool:
-        """Asked of whoever is there: librdkafka waits for the broker that is not."""
+        """Described by a broker that runs: librdkafka waits for one that does not."""
         self._capsys.readouterr()
         command = ["configs", "--bootstrap-server", self.kafka.bootstrap, "--describe"]
         assert cli.main([*command, "--topic", self.topic, "--json"]) == 0
@@ -191,7 +191,7 @@ def test_sweep_removes_the_throttle_of_a_killed_tool(world: World) -> None:
         finally:
             tool.kill()  # -9: nothing is put away
     of_topic = f"{world.topic} follower.replication.throttled.replicas"
-    eventually(lambda: of_topic in world.throttles(), within_s=30, what="its throttle is told of")
+    eventually(lambda: of_topic in world.throttles(), within_s=30, what="its throttle is described")
     kept = world.json("--sweep")
     assert kept["throttle_kept_for"] == [f"{world.topic}-0", f"{world.topic}-1"]
     assert world.throttles() != {}, "the move still needs it"
@@ -217,8 +217,8 @@ def test_cancel_keeps_the_operators_own_throttle(world: World) -> None:
     own = "leader.replication.throttled.replicas"
     world.set_config(ResourceType.TOPIC, world.topic, own, "0:1")
     world.set_config(ResourceType.BROKER, "1", "leader.replication.throttled.rate", "77777")
-    # A broker tells of what was set once it has heard of it.
-    eventually(lambda: len(world.throttles()) == 2, within_s=30, what="both are told")
+    # A broker describes a config once it has applied it.
+    eventually(lambda: len(world.throttles()) == 2, within_s=30, what="both are described")
     before = world.throttles()
     plan = world.plan([3, 2])
     flags = ["--reassignment-json-file", plan]
@@ -226,7 +226,7 @@ def test_cancel_keeps_the_operators_own_throttle(world: World) -> None:
     eventually(
         lambda: world.throttles().get("1 leader.replication.throttled.rate") == "100000",
         within_s=30,
-        what="the new rate is told of",
+        what="the new rate is described",
     )
     code, out, err = world.run("--execute", *flags, "--throttle", "100kB")
     assert (code, out) == (1, "")
@@ -270,7 +270,7 @@ def test_the_lines_are_kafkas(world: World) -> None:
 
 @contextmanager
 def writes(world: World, mb_per_s: float) -> Iterator[None]:
-    """Somebody writes all the while."""
+    """A producer writes during the whole move."""
     stop = threading.Event()
 
     def write() -> None:

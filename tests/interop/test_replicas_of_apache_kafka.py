@@ -106,8 +106,8 @@ def test_a_follower_that_was_away_and_is_held_back(
         resource = ConfigResource(kind, name, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(30)
 
-    # Held back by its leader: a follower that starts may have fetched everything before it hears of
-    # a throttle of its own.
+    # Held back by its leader: a follower that starts may have fetched everything before it
+    # applies a throttle of its own.
     rate = "leader.replication.throttled.rate"
     set_config(ResourceType.TOPIC, "orders", "leader.replication.throttled.replicas", "0:1")
     set_config(ResourceType.BROKER, "1", rate, str(RATE))

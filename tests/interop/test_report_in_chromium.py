@@ -59,7 +59,7 @@ PALE = """(() => {
 
 
 def assert_readable(chromium: Browser, width: int) -> None:
-    """Nothing beyond the edge, no label over another, and the contrast that WCAG 2 asks of text."""
+    """Nothing beyond the edge, no label over another, and the text contrast of WCAG 2."""
     assert chromium.script("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
     assert chromium.script(CROWDED) == []
     assert chromium.script(PALE) == []
@@ -153,7 +153,7 @@ def test_the_report_of_a_recorded_run_is_drawn(
     assert brokers < 100 or not phone, "a number needs no room for a name"
     picture = tmp_path / "report.png"
     chromium.screenshot(picture)
-    pixels = int.from_bytes(picture.read_bytes()[16:20])  # a PNG tells its width first
+    pixels = int.from_bytes(picture.read_bytes()[16:20])  # a PNG starts with its width
     assert pixels == width * (2 if phone else 1)
     assert picture.stat().st_size > 20_000, "a page with nothing on it is smaller"
     assert chromium.complaints() == []
@@ -172,7 +172,7 @@ def test_the_recommendation_stands_on_top(chromium: Browser, made_by_the_command
         "smallest limit replayed without a false eviction, a flap, or time below the minimum ISR"
     )
     bottom = chromium.script(f"{sections}[0].getBoundingClientRect().bottom")
-    assert bottom < chromium.script("innerHeight"), "nobody has to scroll for it"
+    assert bottom < chromium.script("innerHeight"), "it is visible without scrolling"
 
 
 def test_tables_of_a_recorded_run_sort(chromium: Browser, made_by_the_command: Path) -> None:

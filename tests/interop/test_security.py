@@ -143,7 +143,9 @@ def test_every_tool_works_with_a_password(run: Run, authority: Authority, mechan
     code, out, err = run("LOCKED", client, "configs", "--describe", "--entity-type", "brokers",
                          "--entity-name", "2", "--all")  # fmt: skip
     assert (code, err) == (0, "")
-    assert "  node.id=2 " in out, "the second broker was asked, which Metadata told of"
+    assert "  node.id=2 " in out, (
+        "the request went to the second broker, whose address came from Metadata"
+    )
     code, out, err = run("LOCKED", client, "replicas", "--topic", topic, "--json")
     assert (code, err) == (0, "")
     (row,) = json.loads(out)["followers"]
@@ -296,7 +298,9 @@ def test_a_protocol_that_the_listener_does_not_speak(
     code, _, err = run(listener, client, "topics", "--list")
     assert code == 1
     assert complaint in err.splitlines()[-1]
-    assert time.monotonic() - began_s < 10, "nobody waits for what will not come"
+    assert time.monotonic() - began_s < 10, (
+        "the command does not wait for a response that cannot come"
+    )
 
 
 def test_records_are_produced_and_read_with_the_same_properties(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from insync.pipeline import tables_from_kafka
-from insync.pipeline.io.blocks import Cluster as Asked
+from insync.pipeline.io.blocks import Cluster as TelemetryCluster
 from insync.pipeline.io.blocks import contents
 from insync.pipeline.io.session import session
 from insync.pipeline.io.telemetry_schemas import TELEMETRY
@@ -102,7 +102,7 @@ def test_telemetry_is_the_same_as_through_our_own_source(
     eventually(
         lambda: not ours.option("table", "fetches").load().isEmpty(),
         within_s=WITHIN_S,
-        what="the brokers tell of their followers",
+        what="the brokers have published telemetry of their followers",
     )
     ends = copy_telemetry(cluster, "telemetry-copy")
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
@@ -118,7 +118,7 @@ def test_telemetry_is_the_same_as_through_our_own_source(
 
 def copy_telemetry(cluster: Cluster, to: str) -> dict[int, int]:
     """As any mirror would, all that is there now; returns where each partition ended."""
-    spans = contents(Asked(bootstrap=cluster.bootstrap, patience_ms=30_000)).spans
+    spans = contents(TelemetryCluster(bootstrap=cluster.bootstrap, patience_ms=30_000)).spans
     create_topic(cluster, to, partitions=len(spans))
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     consumer = consumer_of(cluster)

@@ -80,7 +80,7 @@ def test_a_folder_that_is_not_writable_is_refused(
     def deny(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(Path, "mkdir", deny)  # tests may run as root, who may write anywhere
+    monkeypatch.setattr(Path, "mkdir", deny)  # tests may run as root, which may write anywhere
     with pytest.raises(StoreUnusable, match="Permission denied"):
         asyncio.run(opened(tmp_path / "metadata.db"))
 
@@ -274,7 +274,7 @@ def test_a_session_without_a_read_of_the_store_is_lost(
 
         monkeypatch.setattr(database.Reader, "data_version", fails)
         async with asyncio.timeout(5):
-            await store.session_lost.wait()  # by itself: nothing was asked of this process
+            await store.session_lost.wait()  # by itself: no call was made in this process
         assert not store.is_alive(monotonic_ms())
         monkeypatch.undo()
         await store.open_session("broker-1")

@@ -19,7 +19,7 @@ from insync.sim.virtual_loop import VirtualLoop, virtual_time
 
 
 class Replicas:
-    """Records what a registration tells the replicas."""
+    """Records the calls of a registration to the replicas."""
 
     def __init__(self) -> None:
         self.events: list[Incarnation | str] = []

@@ -24,13 +24,13 @@ def program(folder: Path, name: str, *lines: str) -> None:
 
 
 def maven(folder: Path, *, finds: Path) -> None:
-    """Finds one jar, and keeps count of how often it was asked."""
+    """Resolves one jar, and counts its runs."""
     program(
         folder,
         "mvn",
         "target = sys.argv[-1].removeprefix('-Dmdep.outputFile=')",
         f"open(target, 'w').write({str(finds)!r})",
-        f"open({str(folder / 'asked')!r}, 'a').write('x')",
+        f"open({str(folder / 'runs')!r}, 'a').write('x')",
     )
 
 
@@ -68,8 +68,8 @@ def test_maven_runs_once_and_again_when_a_jar_is_missing(
     assert str(jar) in java_tool("kafka.Kafka")
     classpath.cache_clear()
     assert classpath() == str(jar)
-    assert (here / "asked").read_text() == "x"
+    assert (here / "runs").read_text() == "x"
     jar.unlink()
     classpath.cache_clear()
     classpath()
-    assert (here / "asked").read_text() == "xx"
+    assert (here / "runs").read_text() == "xx"

@@ -109,7 +109,7 @@ def test_duplicate_bad_and_late_blocks(
 def test_lag_is_written_up_to_the_watermark(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """As the batch tells it of the same rows, bucket by bucket, each once."""
+    """Equal to the batch result for the same rows, bucket by bucket, each once."""
     topic, out, tables = Topic(cluster), tmp_path / "out", record()
     for at in range(0, 400, 100):
         for name in ("appends", "fetches"):
@@ -252,7 +252,7 @@ def test_a_killed_stream_resumes_and_writes_every_row_once(
             here = range(first_ms, first_ms + 5_000)
             topic.block(0, name, [row for row in tables[name] if row["at_ms"] in here])
     options = ("--bucket-ms", "1000", "--late-ms", "5000")
-    # Once the offsets of the first batch are written down, and while the third tells lag.
+    # Once the offsets of the first batch are written, and while the third computes lag.
     for begun in (out / "_checkpoint" / "offsets" / "0", out / "lag" / "batch=2"):
         running = command(cluster, out, "--every", "1", *options)
         try:

@@ -1,4 +1,4 @@
-"""Who leads, by the design: "Who writes partition state", "KIP-501" and "Defaults"."""
+"""Leader election, by the design: "Who writes partition state", "KIP-501" and "Defaults"."""
 
 from __future__ import annotations
 

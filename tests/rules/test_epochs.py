@@ -24,7 +24,7 @@ from insync.rules.epochs import (
 from insync.rules.values import LeaderEpoch, Offset
 from support.rules.partition_states import searched
 
-Record = tuple[LeaderEpoch, int]  # who wrote it, and a value no other record has
+Record = tuple[LeaderEpoch, int]  # the epoch that wrote it, and a value no other record has
 Log = tuple[Record, ...]
 
 
@@ -306,7 +306,7 @@ class TestTheDocumentsExamples:
         assert (follower.log, rounds) == (log_of(0), 1)
 
     def test_kip_279_an_epoch_neither_shares_takes_another_round(self) -> None:
-        """The leader answers 2 for 3; the follower has no 2, cuts to the end of 1, asks again."""
+        """The leader answers 2 for 3; the follower has no 2, truncates to the end of 1, retries."""
         follower, rounds = follow(replica(0, 1, 1, 3, 3), replica(0, 1, 2, 2, 2, leads=4))
         assert (follower.log, rounds) == (log_of(0, 1), 2)
 
@@ -323,7 +323,7 @@ class Term:
 
     loser: int
     lost: int
-    epochs_skipped: int  # elections of nobody
+    epochs_skipped: int  # elections without a leader
     leader: int
     written: int
     copier: int

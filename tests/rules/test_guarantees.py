@@ -1,7 +1,7 @@
-"""KAFKA-4485's four guarantees, and nothing acknowledged lost, over random lives of a partition.
+"""KAFKA-4485's four guarantees, and nothing acknowledged lost, over random partition histories.
 
-Twice over one world (`partition_world.py`): Hypothesis finds and shrinks short lives, and seeded
-walks go much further than it can afford to.
+Twice over one model (`partition_model.py`): Hypothesis finds and shrinks short histories, and
+seeded walks go much further than it can.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ ACTIONS: dict[Action, int] = {  # and how often
 
 
 def walk(policy: Policy, seed: int) -> None:
-    """One seed, one life: call this with the seed that a failure names."""
+    """One seed is one history: call this with the seed that a failure names."""
     random = Random(seed)  # noqa: S311 - chance, not secrecy
     world = PartitionWorld(policy)
     for action in random.choices(tuple(ACTIONS), weights=tuple(ACTIONS.values()), k=STEPS):

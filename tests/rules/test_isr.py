@@ -109,4 +109,4 @@ def test_design_the_maximal_isr_contains_every_set_that_may_be_the_true_one(
     assert committed(isr) == possible[0]
     assert proposed(isr) == possible[-1]
     assert all(maximal(isr) >= members for members in possible)
-    assert maximal(isr) == frozenset().union(*possible), "and nobody else"
+    assert maximal(isr) == frozenset().union(*possible), "and no other broker"

@@ -215,7 +215,7 @@ class TestStalls:
         return term.stalled(Stall(began_at_ms=1_100, ended_at_ms=now_ms)), now_ms
 
     def test_no_healthy_follower_leaves_however_long_the_stall_was(self, policy: Policy) -> None:
-        """Neither the one whose fetch waited in the socket nor the one who has yet to ask."""
+        """Neither the follower whose fetch waited in the socket nor one that has yet to fetch."""
         for stall_ms in (200, 2_900, 5_000, 60_000):
             term, now_ms = self.stopped(policy, stall_ms=stall_ms)
             term = fetched(term, SECOND, 0, at_ms=now_ms).drained(now_ms=now_ms + 10)
@@ -252,7 +252,7 @@ class TestStalls:
             assert running_ms <= 2 * 3_000 + 500
 
     def test_an_idle_session_fetch_is_moved_by_a_stall_like_a_fetch(self, policy: Policy) -> None:
-        """Level at 1000, its session asks last at 60 000, stopped from 60 400 to 63 300."""
+        """Level at 1000, its session fetches last at 60 000, stopped from 60 400 to 63 300."""
         term = leadership(policy=policy)
         term = fetched(fetched(term, SECOND, 0, at_ms=1_000), THIRD, 0, at_ms=1_000)
         sessions = {SECOND: 60_000, THIRD: 60_000}
@@ -285,8 +285,8 @@ def test_a_gap_that_began_before_the_last_work_moves_nothing_into_the_future() -
 
 
 def test_a_follower_that_stops_holding_the_watermark_in_a_stall_advances_it_at_once() -> None:
-    """Outside and close by KIP-16's code, then silent past what a stall forgives: nobody else looks
-    until the next fetch or append, and a producer may wait for it."""
+    """Outside the ISR and close by KIP-16's rule, then silent for longer than a stall excuses.
+    No check runs until the next fetch or append, and a producer may wait for it."""
     term = leadership(members=(LEADER,), policy=LagBegin(lag_time_max_ms=3_000))
     term = fetched(term.append(end=Offset(5), now_ms=1_000), THIRD, 2, at_ms=1_001)
     term = term.append(end=Offset(9), now_ms=1_002)
@@ -414,7 +414,7 @@ def test_append_times_begin_with_the_rule_that_reads_them() -> None:
     unread = again.with_rule(rule_of(caught_up), now_ms=6_500)
     unread = unread.append(end=Offset(20), now_ms=6_700)
     back = fetched_by_both(unread.with_rule(rule_of(true_lag), now_ms=7_000), 9, at_ms=7_500)
-    assert back.deadlines() == {SECOND: 10_001, THIRD: 10_001}, "begun anew"
+    assert back.deadlines() == {SECOND: 10_001, THIRD: 10_001}, "restarted"
     assert fetched_by_both(back, 20, at_ms=8_000).deadlines() == {}
 
 

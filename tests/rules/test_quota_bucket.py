@@ -416,7 +416,7 @@ class World:
 
 @dataclass
 class Receiver:
-    """A follower that asks every leader for more as soon as the bucket grants anything."""
+    """A follower that requests more from every leader as soon as the bucket grants anything."""
 
     bucket: Bucket
     batch_bytes_max: int
@@ -470,9 +470,9 @@ class Receiver:
         self.received.append((now_ms, request.received_bytes))
 
     def check_bound(self, now_ms: int) -> None:
-        """Asked for counts as let go: nothing can hold it back any more."""
-        asked_for = sum(request.reserved_bytes for request in self.under_way.values())
-        limited = asked_for + in_ten_seconds(self.received, until_ms=now_ms)
+        """Requested bytes count as sent: nothing can hold them back any more."""
+        requested = sum(request.reserved_bytes for request in self.under_way.values())
+        limited = requested + in_ten_seconds(self.received, until_ms=now_ms)
         in_sync = in_ten_seconds(self.in_sync, until_ms=now_ms)
         assert 2 * (limited + in_sync - self.batch_bytes_max) <= 21 * self.bucket.bytes_per_s
 
@@ -483,7 +483,7 @@ def run_in(world: World) -> Receiver:
     return receiver
 
 
-AT_ONCE = [0] * 1_000  # answers until the end of a life
+AT_ONCE = [0] * 1_000  # responses for a whole run
 
 
 @st.composite
@@ -547,7 +547,7 @@ def test_received_bytes_stay_within_105_percent_plus_one_batch_over_any_ten_seco
     )
 )
 def test_requested_bytes_stay_within_105_percent_less_in_sync_plus_one_batch(world: World) -> None:
-    """quota_bucket.py's bound, at every moment at which a follower asks (see `Receiver`)."""
+    """quota_bucket.py's bound, at every moment at which a follower requests (see `Receiver`)."""
     run_in(world)
 
 

@@ -117,7 +117,7 @@ class TestComplete:
         )
 
     def test_kafka_a_leader_that_stays_leads_on_in_a_new_epoch(self) -> None:
-        """What the removed one asked before it left must not count when it is back, and empty."""
+        """A fetch of the removed replica must not count when it is added again, empty."""
         ready = in_sync(MOVING, 3, 2, 1, 0, leader=BrokerId(1))
         assert completed(ready) == partition(0, 2, 1, isr=(2, 1, 0), leader=1, epoch=EPOCH + 1)
 
@@ -203,7 +203,7 @@ class TestCancel:
             cancelled(STRANDED)
 
     def test_kafka_allows_that_with_unclean_election(self) -> None:
-        """The first replica from before that lives starts over."""
+        """The first live replica of the original ones starts over."""
         after = cancelled(STRANDED, live=among(0, 1, 3), unclean=True)
         assert after == partition(2, 1, 3, isr=(1,), leader=1, epoch=EPOCH + 1)
 
@@ -305,7 +305,7 @@ class Partition:
         self.became(elect(self.state, live=live, unclean=self.unclean), may_lose=self.unclean)
 
     def change_isr(self, caught_up: frozenset[BrokerId]) -> None:
-        """A leader lets in who has caught up and lives, and puts out the rest."""
+        """A leader adds live replicas that have caught up, and removes the rest."""
         if self.state.leader is not None:
             stay = {self.state.leader, *(caught_up & self.live)}
             isr = tuple(broker for broker in self.state.replicas if broker in stay)

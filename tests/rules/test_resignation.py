@@ -165,4 +165,6 @@ def test_kip_501_no_thrashing_though_every_broker_is_always_slow(
     for since_ms in resigned_at_ms:
         window = [at_ms for at_ms in resigned_at_ms if since_ms <= at_ms < since_ms + COOLDOWN_MS]
         assert len(window) <= replicas - 1
-    assert resigned_at_ms or replicas == 1, "slow, and with somebody rested: it does resign"
+    assert resigned_at_ms or replicas == 1, (
+        "a slow leader with a successor that is not cooling does resign"
+    )

@@ -1,4 +1,4 @@
-"""What a lease sets and undoes, by hand-made examples and by a dumb twin of the whole life."""
+"""What a lease sets and undoes, by examples and by an oracle of the whole lease."""
 
 from __future__ import annotations
 

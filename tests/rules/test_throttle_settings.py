@@ -29,7 +29,7 @@ def test_moves_are_throttled_on_the_brokers_named() -> None:
 
 
 def test_a_bootstrapping_broker_is_throttled_with_the_leaders_it_fetches_from() -> None:
-    """Nobody else's traffic: no follower rate on leaders, no leader rate on the broker."""
+    """No other traffic is throttled: no follower rate on leaders, no leader rate on the broker."""
     throttle = of_bootstrap({T0: ONE, T1: TWO, U0: None}, THREE, bytes_per_s=10, set_on=THREE)
     assert throttle.rates == {(1, LEADER_RATE): 10, (2, LEADER_RATE): 10, (3, FOLLOWER_RATE): 10}
     assert {name: str(each) for name, each in throttle.lists.items()} == {

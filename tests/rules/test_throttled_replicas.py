@@ -1,4 +1,4 @@
-"""Throttled-replica lists as KIP-73 writes them, as Kafka writes them, and as nobody should."""
+"""Throttled-replica lists as KIP-73 writes them, as Kafka writes them, and malformed ones."""
 
 import pytest
 from hypothesis import given

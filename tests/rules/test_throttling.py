@@ -1,4 +1,4 @@
-"""Who passes, who is counted and who waits under a throttle; and that waiting ends."""
+"""Which fetches pass, which are counted and which wait under a throttle; and that waiting ends."""
 
 from dataclasses import dataclass
 

@@ -33,7 +33,7 @@ FIRST = "/t-0/00000000000000000000.log"
 
 
 def visible(log: Log) -> dict[str, object]:
-    """Everything about a log that another broker or a client can be told."""
+    """Everything of a log that another broker or a client can see."""
     return {
         "end": log.end,
         "size": log.size_bytes,

@@ -209,7 +209,7 @@ def test_records_that_a_killed_process_acknowledged_are_kept(tmp_path: Path) -> 
 
 
 def test_truncating_to_the_end_forgets_an_epoch_without_records() -> None:
-    """Its leader wrote nothing; a follower that went on naming it would be told to cut for ever."""
+    """Its leader wrote nothing; a follower that kept sending it would truncate for ever."""
     disk = MemoryDisk()
     log = open_log(disk)
     append(log, batch(2))

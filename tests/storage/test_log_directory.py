@@ -1,4 +1,4 @@
-"""A data directory: whose it is, who may use it, and what is in it after a start."""
+"""A data directory: its owner, its lock, and its logs after a start."""
 
 from __future__ import annotations
 

@@ -418,7 +418,7 @@ def test_a_truncation_offset_is_looked_up_by_reading_and_the_truncation_itself_r
     before = read_all(log), known_producers(log.producers)
     disk.crash()
     again = open_log(disk)
-    assert (read_all(again), known_producers(again.producers)) == before, "as its batches tell it"
+    assert (read_all(again), known_producers(again.producers)) == before, "as its batches have it"
 
 
 @pytest.mark.parametrize(

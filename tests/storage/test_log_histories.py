@@ -230,7 +230,7 @@ class LogHistory(RuleBasedStateMachine):
 
     @invariant()
     def a_consumer_reads_on(self) -> None:
-        """It comes back where it stopped, as followers do, and is told to start over if it must."""
+        """A reader resumes where it stopped, as followers do, or starts over if out of range."""
         if not self.dumb.start <= self.reader <= self.dumb.end:
             self.reader = self.dumb.start
         self.reader = self.check_read(self.reader, 400, self.dumb.end, nowait=True)

@@ -154,7 +154,7 @@ def test_a_log_without_snapshots_rebuilds_the_producer_state() -> None:
 
 
 def test_a_snapshot_from_before_a_truncation_is_not_used() -> None:
-    """The end of an earlier life, cut away since, may become the base of a new segment."""
+    """The log end before a truncation may become the base offset of a new segment."""
     disk = MemoryDisk()
     log = open_log(disk)
     append(log, batch(4))

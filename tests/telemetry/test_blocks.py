@@ -124,7 +124,7 @@ def test_lists_and_unknown_values_are_read_back() -> None:
 
 
 def test_a_repeated_proposal_keeps_the_lateness_of_the_first() -> None:
-    """The time of a row is the first proposal's, and so is the delay that its reason tells."""
+    """The time of a row is the first proposal's, and so is the delay in its reason."""
     recorder = new_recorder()
     record = recorder.lead(("t", 0), LeaderEpoch(0))
     assert record is not None

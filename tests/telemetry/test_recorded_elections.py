@@ -1,4 +1,4 @@
-"""Every change of a leader is told once: from whom to whom, in which epoch, and what for."""
+"""Every leader change is recorded once: the old and new leader, the epoch and the cause."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def leader_of(cluster: Cluster) -> int | None:
 
 @pytest.mark.slow
 def test_a_death_a_return_and_a_resignation() -> None:
-    """The controller dies with the first leader: its successor elects, and tells of it."""
+    """The controller dies with the first leader: its successor elects, and records it."""
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)

@@ -16,7 +16,7 @@ from support.telemetry.replay_contract import PAUSE_MS_MAX, agreed
 @pytest.mark.property
 @pytest.mark.parametrize("seed", tried(range(4)))
 def test_a_replay_repeats_the_decisions_of_the_brokers(seed: int) -> None:
-    assert agreed(as_rows(record_faults(seed, everything))), "nobody left or came"
+    assert agreed(as_rows(record_faults(seed, everything))), "no follower left or joined"
 
 
 @pytest.mark.property

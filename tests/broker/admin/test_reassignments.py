@@ -71,7 +71,7 @@ async def listed(cluster: Cluster, topics: object = None) -> dict[tuple[str, int
 
 
 def cut_from_leader(cluster: Cluster, number: int, leader: int = 1) -> None:
-    """It lives and cannot copy."""
+    """It is live and cannot fetch."""
     cluster.network.cut(number, leader)
 
 
@@ -163,7 +163,7 @@ def test_the_factor_grows_and_shrinks_and_new_partitions_follow_it() -> None:
 
 
 def test_an_increase_does_not_make_a_topic_unwritable() -> None:
-    """min.insync.replicas=2 asks for one of one replica, also while a second is being added."""
+    """min.insync.replicas=2 requires one of one replica, also while a second is being added."""
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE,), config={"min.insync.replicas": "2"})
@@ -512,8 +512,8 @@ def test_a_request_repeated_after_a_lost_response_is_the_same_request() -> None:
             ((Move("t", 0, (2, 3)),), 1000),
             ((Move("t", 1, (2, 1)),), 1000),
         ]
-        for moves_asked, throttle in others:
-            refused = await start_moves(cluster, *moves_asked, throttle=throttle, of=2)
+        for other_moves, throttle in others:
+            refused = await start_moves(cluster, *other_moves, throttle=throttle, of=2)
             assert refused.error == ErrorCode.reassignment_in_progress.value
         assert throttles(cluster) == before
         cluster.network.heal()

@@ -1,4 +1,4 @@
-"""What a broker tells Prometheus, on virtual time, beside what is known to be so."""
+"""The metrics of a broker on virtual time, compared with known values."""
 
 from __future__ import annotations
 
@@ -162,7 +162,9 @@ def test_a_follower_exposes_its_lag_behind_the_high_watermark() -> None:
         assert (end_of(3), lag(3)) == (0, 0), "it cannot know"
         cluster.network.heal()
         lags = []
-        while end_of(3) < 3 * batches:  # it fetches a batch at a time, and hears how far it is
+        while (
+            end_of(3) < 3 * batches
+        ):  # it fetches a batch at a time, and learns the high watermark
             if end_of(3) > 3:  # the first was under way when nothing was committed
                 assert lag(3) == 3 * batches - end_of(3)
                 assert (lag(1), lag(2)) == (0, 0)

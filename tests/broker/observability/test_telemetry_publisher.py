@@ -51,7 +51,7 @@ def test_the_topic_is_created_with_the_first_led_partition_and_as_configured() -
         await asyncio.sleep(2.0)
         node = cluster.up()[0].node
         assert node is not None
-        assert TELEMETRY_TOPIC not in node.view.topics  # nobody leads anything
+        assert TELEMETRY_TOPIC not in node.view.topics  # no broker leads a partition
         await Admin(cluster, client).create("t", 1, factor=1)
         await asyncio.sleep(1.0)
         topic = node.view.topics[TELEMETRY_TOPIC]
@@ -102,7 +102,7 @@ def test_rows_of_one_partition_stay_together_in_order() -> None:
 
 
 def test_an_unreachable_topic_only_drops_rows_and_counts_them() -> None:
-    """The leader of "t" cannot reach whoever leads the partition its rows go to."""
+    """The leader of "t" cannot reach the leader of the partition that its rows go to."""
 
     async def scenario(cluster: Cluster, client: SimClient) -> None:
         await Admin(cluster, client).create("t", 1, factor=1)
@@ -121,7 +121,7 @@ def test_an_unreachable_topic_only_drops_rows_and_counts_them() -> None:
         for _ in range(1_000):
             await client.append([b"x"])
             await asyncio.sleep(0.001)
-        assert cluster.loop.time() - began_s < 10.0  # nobody waited
+        assert cluster.loop.time() - began_s < 10.0  # no client waited
         assert recorder.drops["appends"] > 0
         cluster.network.heal()
         await asyncio.sleep(10.0)

@@ -29,7 +29,7 @@ Scenario = Callable[[OneBroker, "Sender"], Awaitable[None]]
 
 
 class Sender:
-    """An idempotent producer that sends what a test tells it to, in any order."""
+    """An idempotent producer that sends the batches that a test chooses, in any order."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

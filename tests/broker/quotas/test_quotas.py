@@ -234,7 +234,7 @@ def test_the_metrics_of_a_move_are_the_bytes_that_were_sent() -> None:
 
 @pytest.mark.parametrize(("windows", "size_s"), [(2, 1), (2, 3), (20, 1)])
 def test_a_new_quota_window_applies_from_when_it_is_set(windows: int, size_s: int) -> None:
-    """It tells of what passed for so long as the window lasts; the usual one lasts eleven seconds.
+    """The rate covers the bytes of one window; the default window is eleven seconds.
 
     The quota itself is a bucket, which the window does not change.
     """

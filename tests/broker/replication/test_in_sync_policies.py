@@ -1,4 +1,4 @@
-"""Every in-sync policy in running brokers, on virtual time: who leaves, and exactly when."""
+"""Every in-sync policy in running brokers, on virtual time: which follower leaves, and when."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_no_follower_joins_below_the_start_offset_of_the_epoch(policy: str) -> N
         cluster.network.cut(2, 4)
         cluster.network.slow(1, 2, latency_s_max=0.1)
         writing = cluster.loop.create_task(client.append([b"new"]))
-        # Broker 3 leaves, so the record is committed; broker 2 has it and has not heard that.
+        # Broker 3 leaves, so the record is committed; broker 2 has it and has not learned that.
         await until(lambda: replica_of(cluster, 1).high_watermark == 4, within_s=20)
         monitor.check_brokers()
         assert (replica_of(cluster, 2).log.end, replica_of(cluster, 2).high_watermark) == (4, 3)
@@ -248,12 +248,14 @@ def test_an_isr_change_by_the_controller_is_one_log_line_too(
     follower, leader = (line for line in caplog.messages if "ISR is now" in line)
     assert "t-0: ISR is now 1,2: 3 leaves (not proposed by the leader, epoch " in follower
     assert "its session ended): 0 ms behind, lacks 0 messages of 7, caught up" in follower
-    assert "t-0: ISR is now 2: 1 leaves (not proposed by the leader, epoch " in leader
-    assert leader.endswith("; its session ended)")  # who leads now knew nobody's place
+    assert "t-0: ISR is now 2: 1 leaves (by the controller, epoch " in leader
+    assert leader.endswith(
+        "; its session ended)"
+    )  # the new leader did not know the followers' offsets
 
 
 def test_only_partitions_with_a_lagging_follower_have_a_timer() -> None:
-    """Of hundreds that are level nobody is looked at."""
+    """Of hundreds of partitions with level followers none is checked."""
 
     async def scenario(cluster: Cluster) -> None:
         assignment = dict.fromkeys(range(300), (ONE, TWO, THREE))

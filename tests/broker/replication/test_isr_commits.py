@@ -45,7 +45,7 @@ class HeldCommits:
         assert store is not None
         self._commit = store.commit
         self._gates: list[asyncio.Event] = []
-        self.loses_answers = False  # the step is made, and its committer never hears of it
+        self.loses_answers = False  # the step is committed, and its response is lost
         store.commit = self._held  # type: ignore[method-assign]
 
     @property

@@ -91,7 +91,7 @@ def test_solution_2_the_leader_resigns_while_the_read_is_still_running() -> None
         assert began_ms + 501 <= asked_ms <= began_ms + 501 + 25  # the store takes up to 20 ms
         moved_ms = await until(lambda: state_of(cluster)["leader"] != 1)
         assert moved_ms <= asked_ms + 100
-        # Where to cut what nobody could read takes a read too, which must not take all of its time.
+        # Looking up its truncation offset takes a read too, which must not block its event loop.
         cluster.brokers[1].read_s = (5.0, 5.0)
         state = state_of(cluster)
         assert (state["leader"], state["isr"], state["leader_epoch"]) == (2, [2, 3, 1], 1)
@@ -118,7 +118,7 @@ def test_a_dead_follower_leaves_although_its_read_is_pending(*, noticed: bool) -
         dies_ms = cluster.loop.clock_ms()
         if noticed:
             cluster.kill(2)
-        else:  # it lives, and does not find back
+        else:  # it is live, and cannot connect again
             cluster.network.reset(2)
             cluster.network.cut(1, 2)
         await asyncio.sleep(0.01)
@@ -243,7 +243,7 @@ def test_a_resignation_outlives_a_controller_that_dies_at_its_step(when: str) ->
         controller = cluster.controller()
         assert controller is not None
         resignations = Resignations(cluster)
-        # The controller must not be the leader: another leads, and asks.
+        # The controller must not be the leader: another broker leads, and requests it.
         others = [number for number in (ONE, TWO, THREE) if number != controller]
         await topic(cluster, replicas=(*others, [ONE, TWO, THREE][controller - 1]))
         leader = others[0]
@@ -338,7 +338,7 @@ def test_a_follower_that_died_in_a_leader_stall_leaves_within_twice_the_lag_time
 def test_a_follower_that_died_leaves_in_bounded_time_when_the_stalled_leader_resigns(
     seed: int,
 ) -> None:
-    """Longer than T, less than a session: who leads next gives the dead one T, and no more."""
+    """Longer than T, shorter than a session: the next leader evicts the dead follower after T."""
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)

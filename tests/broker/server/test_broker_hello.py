@@ -1,4 +1,4 @@
-"""Who calls itself a broker proves it, by a nonce it was given and once; else it is a stranger."""
+"""A caller that claims to be a broker proves it once, with a nonce; otherwise it is refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_wrong_proof_is_refused(wrong: Callable[[bytes, int], bytes]) -> None:
     play_with_caller(scenario)
 
 
-@pytest.mark.parametrize("proven", [(3, 0), (2, 1)], ids=["another broker", "another life"])
+@pytest.mark.parametrize("proven", [(3, 0), (2, 1)], ids=["another broker", "another incarnation"])
 def test_a_proof_for_another_broker_or_incarnation_is_refused(proven: tuple[int, int]) -> None:
     async def scenario(cluster: Cluster, caller: Caller, incarnation: int) -> None:
         broker, later = proven
@@ -85,7 +85,7 @@ def test_a_nonce_is_accepted_for_one_attempt() -> None:
 
 
 def test_a_proof_is_accepted_once_and_on_its_own_connection() -> None:
-    """Who overheard it cannot say it again, neither there nor elsewhere."""
+    """An eavesdropper cannot replay it, neither on that connection nor on another."""
 
     async def scenario(cluster: Cluster, caller: Caller, incarnation: int) -> None:
         nonce = await caller.nonce(2, incarnation)
@@ -113,7 +113,12 @@ def test_a_proof_without_a_nonce_is_refused() -> None:
 @pytest.mark.parametrize(
     ("broker", "later"),
     [(9, 0), (2, -1), (2, 1), (3, 0)],
-    ids=["unknown broker", "former life", "life to come", "life of another"],
+    ids=[
+        "unknown broker",
+        "former incarnation",
+        "later incarnation",
+        "incarnation of another broker",
+    ],
 )
 def test_an_unregistered_broker_is_refused_even_with_the_secret(broker: int, later: int) -> None:
     async def scenario(cluster: Cluster, caller: Caller, incarnation: int) -> None:

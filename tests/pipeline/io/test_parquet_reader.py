@@ -1,4 +1,4 @@
-"""What a footer tells need not be read, and comes out as if it had been."""
+"""Values that a footer's statistics determine are not read, and are returned all the same."""
 
 from __future__ import annotations
 

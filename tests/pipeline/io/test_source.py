@@ -1,4 +1,4 @@
-"""The format `insync` hands out what lies in the topic, and tells of what cannot be read."""
+"""The format `insync` returns the rows of the topic, and reports what cannot be read."""
 
 from __future__ import annotations
 

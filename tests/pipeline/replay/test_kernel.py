@@ -133,7 +133,11 @@ def test_a_follower_may_stop_holding_the_watermark_in_a_stall() -> None:
     """Then the other that comes to where it was is not close enough to join any more."""
     named = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
     appended = [(0, 0, 4), (101, 4, 10), (281, 10, 11)]  # time, base, end
-    fetched = [(0, 3, 3, 3), (101, 2, 0, 4), (281, 3, 4, 11)]  # time, who, offset, leader's end
+    fetched = [
+        (0, 3, 3, 3),
+        (101, 2, 0, 4),
+        (281, 3, 4, 11),
+    ]  # time, follower, offset, leader's end
     tables: Tables = {
         "appends": [
             named | {"at_ms": at, "base_offset": base, "end_offset": end}
@@ -141,9 +145,9 @@ def test_a_follower_may_stop_holding_the_watermark_in_a_stall() -> None:
         ],
         "fetches": [
             named
-            | {"at_ms": at, "follower": who, "offset": offset, "read_ms": 0, "outcome": "ok"}
+            | {"at_ms": at, "follower": follower, "offset": offset, "read_ms": 0, "outcome": "ok"}
             | {"leader_end_low": end, "leader_end_high": end, "repeats": 1, "last_at_ms": at}
-            for at, who, offset, end in fetched
+            for at, follower, offset, end in fetched
         ],
         "stalls": [{"broker": 1, "at_ms": 0, "stall_ms": 250}],
     }
@@ -206,7 +210,7 @@ def moved_away(replica: int, *, epoch: int) -> dict[str, Any]:
 def test_a_replica_that_was_moved_away_is_neither_stuck_nor_missed(
     third_until_ms: int, changes: list[dict[str, Any]], shrinks: int, out_of_sync_ms: int
 ) -> None:
-    """Two epochs of 5 s and 10 s, a record every 100 ms, fetched at once by all who are there."""
+    """Two epochs of 5 s and 10 s, a record every 100 ms, fetched at once by every replica."""
     named = {"topic": "t", "partition": 0, "leader": 1, "seq": None}
     tables: Tables = {"appends": [], "fetches": [], "isr": changes}
     for end, at_ms in enumerate(range(0, 15_001, 100), start=1):

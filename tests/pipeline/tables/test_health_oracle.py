@@ -19,7 +19,7 @@ from support.pipeline.throttle_oracle import spans
 pytestmark = pytest.mark.process
 Row = dict[str, Any]
 
-LIMIT_MS = 2_000  # the lowest that the record tells of
+LIMIT_MS = 2_000  # the lowest in the record
 CALM = range(10, 20)  # brokers that lead a topic each, whose follower is ten further
 TELEMETRY = ("isr", "fetches", "appends", "elections", "stalls", "configs")
 
@@ -65,7 +65,7 @@ def lags(tables: Tables) -> list[Row]:
 
 
 def throttles() -> list[Row]:
-    """Those of brokers in trouble, and of calm ones what is bad, and what only looks so."""
+    """Tables of brokers with faults, and of brokers without, some of which only look bad."""
     made = spans(throttled_seconds(3, "leader", [1_000_000], brokers=3))
     calm = [
         (16, 1, "above-inbound", "moving"),  # held back for a second

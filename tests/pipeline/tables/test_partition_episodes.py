@@ -330,7 +330,7 @@ def test_a_follower_that_stays_below_the_watermark_is_out_of_sync(
 
 @pytest.mark.parametrize(("min_isr", "under_ms"), [(2, 7_000), (1, 0)])
 def test_below_min_isr_before_the_first_change(min_isr: int, under_ms: int) -> None:
-    """The partition is heard of from 0 on, broker 2 from 1 s on, and comes in after 8 s."""
+    """Rows of the partition begin at 0, those of broker 2 at 1 s; it joins after 8 s."""
     record = PartitionRecord(
         record_end_ms=20_000,
         changes=[change(8_000, 1, "expand", min_isr=min_isr)],

@@ -53,7 +53,7 @@ def test_a_second_leader_in_an_epoch() -> None:
 
 
 def test_a_leader_that_records_rows_after_its_successor() -> None:
-    """Not one that hears of it soon."""
+    """A leader that learns of its successor soon is not counted."""
     ended = [append(10, 0, 1), append(2_900, 1, 2), append(3_050, 2, 3), append(4_001, 3, 4)]
     followed = [append(3_000, 0, 3, leader=4, leader_epoch=4), append(9_000, 1, 4, leader_epoch=5)]
     assert counted([], [*ended, *followed]) == {"two leaders at once": 1}

@@ -76,7 +76,7 @@ def test_a_move_without_a_new_low_is_stuck() -> None:
 def test_seconds_become_spans(spark: SparkSession) -> None:
     gap_s = GAP_MS_MAX // 1_000
     copying = [
-        # In the first second the leader has not heard of its new follower yet.
+        # In the first second the new follower has not fetched from the leader yet.
         second(at, replica_lag_bytes=(9 - at) * 10 * MB if at else 0, held_back_partitions=at % 3)
         for at in range(10)
     ]

@@ -43,7 +43,7 @@ def create_topic(
     cluster: Cluster, name: str, *, partitions: int = 3, config: dict[str, str] | None = None
 ) -> None:
     topic = NewTopic(name, partitions, 3, config=config or {})
-    client = admin(cluster)  # must outlive what it was asked
+    client = admin(cluster)  # must outlive its requests
     client.create_topics([topic])[name].result(10)
     for each in cluster.brokers.values():
         with Talk(each.port) as talk:
@@ -56,14 +56,14 @@ def create_topic(
 
 
 def partitions_of(cluster: Cluster, name: str) -> dict[int, Any]:
-    """As whoever is asked has them: of two brokers asked in turn, the second may not know yet."""
+    """As one broker has them: another broker's metadata may be older."""
     client = admin(cluster)
     partitions: dict[int, Any] = client.list_topics(name, timeout=10).topics[name].partitions
     return partitions
 
 
 def stored_isr(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
-    """As the store has it: who leads may not know yet, but no later answer is older."""
+    """As the store has it: the leader may not know it yet, but no later answer is older."""
     latest = stored(cluster, paths.partition_state(topic, partition))[-1]
     return list(latest.value["isr"])
 
@@ -76,7 +76,7 @@ def leader_of(cluster: Cluster, topic: str = "orders") -> int:
         leaders[:] = [partitions_of(cluster, topic)[0].leader]
         return leaders[0] > 0
 
-    eventually(there_is_one, within_s=20, what="somebody leads")
+    eventually(there_is_one, within_s=20, what="the partition has a leader")
     return leaders[0]
 
 
@@ -118,7 +118,7 @@ def stored(cluster: Cluster, *paths: str) -> list[Stored]:
 
 
 def incarnations(cluster: Cluster) -> dict[int, int]:
-    """Which life of each broker is registered."""
+    """The registered incarnation of each broker."""
     latest = {
         broker: stored(cluster, f"/brokers/ids/{broker}")[-1].value for broker in cluster.brokers
     }
@@ -144,7 +144,7 @@ class IntegerProducer:
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 2,
-                # A stopped broker answers nothing, not even "ask somebody else".
+                # A stopped broker does not respond, not even with NOT_LEADER_OR_FOLLOWER.
                 "socket.timeout.ms": 2_000,
                 "request.timeout.ms": 2_000,
                 "message.timeout.ms": 60_000,
@@ -228,7 +228,7 @@ def _bounds(consumer: Any, partition: TopicPartition, deadline_s: float) -> tupl
         try:
             start, end = consumer.get_watermark_offsets(partition, timeout=5, cached=False)
         except KafkaException:
-            assert time.monotonic() < deadline_s, f"nobody tells where {partition} ends"
+            assert time.monotonic() < deadline_s, f"no broker answered ListOffsets for {partition}"
             time.sleep(0.02)
         else:
             return start, end

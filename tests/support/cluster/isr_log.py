@@ -1,4 +1,4 @@
-"""What brokers say in their logs about ISRs: one line for each change, with its numbers."""
+"""ISR changes in the brokers' logs: one line for each change, with its numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log_of(cluster: Cluster, broker: int | None = None) -> str:
 
 
 def evictions_of(cluster: Cluster, broker: int | None = None) -> list[Eviction]:
-    """Who left by its leader's decision; of one broker's log, or of all."""
+    """Followers evicted by their leader, from one broker's log or from all."""
     evictions = []
     for topic, _, why in CHANGE.findall(log_of(cluster, broker)):
         for follower, due in LEAVES.findall(why):
@@ -64,7 +64,7 @@ def lines_of(cluster: Cluster, broker: int, *parts: str) -> list[str]:
 
 
 def caught_up_at_s(cluster: Cluster, follower: int, broker: int) -> list[float]:
-    """When this broker held what its leader held, by its leader's word, each time it joined."""
+    """The caught-up time of this follower in its leader's log, each time it joined."""
     return [
         logged_at_s(line) - int(ago_ms) / 1_000
         for line in lines_of(cluster, broker, ": ISR is now ")

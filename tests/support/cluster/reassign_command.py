@@ -26,7 +26,7 @@ DONE_WITHIN_S = 60
 
 def create_with_replicas(cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]]) -> None:
     """Create a topic whose partitions have these replicas."""
-    client = admin(cluster)  # must outlive what it was asked
+    client = admin(cluster)  # must outlive its requests
     wanted = NewTopic(topic, len(replicas), replica_assignment=[list(each) for each in replicas])
     client.create_topics([wanted])[topic].result(10)
 
@@ -47,7 +47,7 @@ def command(cluster: Cluster, *flags: str) -> list[str]:
 
 
 def reassign_json(cluster: Cluster, *flags: str) -> Any:
-    """What the command has to say to a script, when all went well."""
+    """The JSON output of the command, which must succeed."""
     arguments = command(cluster, "--json", *flags)
     done = subprocess.run(
         arguments, capture_output=True, text=True, timeout=DONE_WITHIN_S, check=False
@@ -63,9 +63,9 @@ def copied_bytes(cluster: Cluster, topic: str, broker: int) -> int:
 
 
 def throttles(cluster: Cluster, *topics: str) -> dict[str, str]:
-    """Every setting of these topics and of all running brokers that throttles, if anybody set it.
+    """Every setting of these topics and of all running brokers that throttles, if it is set.
 
-    A broker's own settings are told by itself alone.
+    A broker's own settings are described by that broker only.
     """
     running = [each.broker for each in cluster.brokers.values() if each.is_running]
     owners = [

@@ -55,7 +55,7 @@ class Terminal:
             if select.select([self._ours], [], [], left_s)[0]:
                 try:
                     self._written += os.read(self._ours, 65_536)
-                except OSError:  # which is how a terminal tells that nobody writes any more
+                except OSError:  # a terminal's end of file: no process writes any more
                     return
 
     def read_to_the_end(self) -> int:
@@ -76,7 +76,7 @@ class Terminal:
 
     @property
     def screen(self) -> list[str]:
-        """The lines that somebody who looks at it sees now, as far as programs of ours draw."""
+        """The lines on the screen now, as far as our programs draw."""
         lines, row = [""], 0
         for part in DRAWN.findall(self._written.decode(errors="replace")):
             if part == "\n":

@@ -42,7 +42,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """How a producer is asked to send."""
+    """The settings of a producer."""
 
     codec: str = "none"
     acks: str = "all"
@@ -54,7 +54,7 @@ Reader = Callable[[str, str, int], list[Record]]
 
 
 def run(command: Sequence[str], *, stdin: str = "", within_s: float = WITHIN_S) -> str:
-    """What a program of somebody else's prints; it must end well."""
+    """The output of a third-party program; it must exit with 0."""
     done = subprocess.run(
         command, input=stdin, capture_output=True, text=True, timeout=within_s, check=False
     )

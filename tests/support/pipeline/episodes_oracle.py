@@ -80,7 +80,7 @@ class Partition:
         return episodes_found
 
     def _of_replica(self, follower: int) -> list[Row]:
-        """Each time that it was a replica is looked at as if there were no other."""
+        """Each time that it was a replica is computed on its own."""
         moves = [
             row for row in self.isr if row["replica"] == follower and row["cause"] == REASSIGNMENT
         ]
@@ -251,7 +251,7 @@ class Partition:
         ]
 
         def served(rows: list[Row]) -> list[int]:
-            """The moments of effective fetches that were heard of by then."""
+            """The times of effective fetches that were recorded by then."""
             return [
                 min(row["last_at_ms"], left_ms)
                 for row in rows

@@ -1,4 +1,4 @@
-"""Tables of clusters that never were: every trouble the columns can tell of, from one seed."""
+"""Random tables of clusters: every fault that the columns can show, from one seed."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class _Partition:
 
     def _change(self, now_ms: int) -> None:
         if now_ms == self.changed_at_ms and not self.has_versions:
-            return  # nothing would tell which of two came first
+            return  # the order of the two would be unknown
         follower = self.random.choice([broker for broker in self.replicas if broker != self.leader])
         by_leader = self.random.random() < 0.7 or follower not in self.isr
         cause = self.random.choice((None, "lag-time", "from elsewhere"))
@@ -227,7 +227,7 @@ def throttled_seconds(seed: int, side: str, inbound: Sequence[int], brokers: int
         limit: int | None = 10 * MB
         tells_lag = random.random() < 0.8
         tells_inbound = broker % 7 != 0
-        # Where anybody tells it, it is known to all: who does not is alone, an hour later.
+        # A rate that one broker records is known for all; a broker without one is an hour later.
         at_ms, lag = START_MS + 1_000 * random.randrange(5) + 3_600_000 * (not tells_inbound), 0
         stays = random.random() < 0.3  # its lag falls no more
         for _ in range(random.randrange(30, 200)):

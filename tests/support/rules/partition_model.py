@@ -1,4 +1,4 @@
-"""A partition's world that believes nobody: whole logs, a store that may not answer, deaths.
+"""A model of a partition that trusts no broker: whole logs, a store that may not respond, kills.
 
 A record is a leader epoch and a log is a list of them, so two logs agree where their lists do. The
 rules only ever see what a broker would see; `check` looks at everything.
@@ -176,7 +176,7 @@ class PartitionWorld:
     # Time.
 
     def time_passes(self, by_ms: int) -> None:
-        """The leader acts on each deadline as it comes."""
+        """The leader checks each deadline as it passes."""
         until_ms = self.now_ms + by_ms
         self.drain()
         while self.term is not None and self.term.wake_at_ms <= until_ms:
@@ -304,7 +304,7 @@ class PartitionWorld:
             self.watermark_before = self.term.high_watermark
 
     def guarantee_4_every_possible_member_has_all_below_the_watermark(self) -> None:
-        """Of the leader's set, of the one it asked for, and of the store's."""
+        """Of the leader's ISR, of the proposed one, and of the store's."""
         if self.term is None:
             return
         leader_log = self.logs[self.term.leader]

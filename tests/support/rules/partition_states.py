@@ -33,7 +33,7 @@ def partition(
     removing: tuple[int, ...] = (),
     epoch: int = EPOCH,
 ) -> PartitionState:
-    """A partition in epoch 7 whose replicas are all in sync unless told otherwise."""
+    """A partition in epoch 7 whose replicas are all in sync by default."""
     return PartitionState(
         replicas=brokers(*replicas),
         isr=brokers(*(replicas if isr is None else isr)),
@@ -79,7 +79,7 @@ def assert_sound(state: PartitionState) -> None:
 
 
 def assert_led(state: PartitionState, live: frozenset[BrokerId]) -> None:
-    """A living in-sync replica leads if there is one, and nobody if there is none."""
+    """A live in-sync replica leads if there is one; otherwise there is no leader."""
     if live.intersection(state.isr):
         assert state.leader in live
     else:

@@ -132,7 +132,7 @@ def client_of(cluster: Cluster, host: int = 100) -> SimClient:
 
 
 async def write_on(cluster: Cluster, *, every_s: float = 0.01, host: int = 101) -> None:
-    """acks=1, for ever: whoever leads gets it."""
+    """Produce to the current leader with acks=1, for ever."""
     client = client_of(cluster, host)
     while True:
         await client.append_once([b"more"])
@@ -140,7 +140,7 @@ async def write_on(cluster: Cluster, *, every_s: float = 0.01, host: int = 101) 
 
 
 class Resignations:
-    """Every resignation that was granted: who, and when."""
+    """Every resignation that was granted: the broker and the time."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

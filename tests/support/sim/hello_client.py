@@ -1,4 +1,4 @@
-"""Somebody who calls a broker and says that it is one, rightly or not."""
+"""A caller that claims to be a broker, truly or falsely."""
 
 from __future__ import annotations
 

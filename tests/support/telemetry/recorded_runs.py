@@ -1,4 +1,4 @@
-"""A simulated cluster in trouble that records itself, and its tables."""
+"""A simulated cluster with faults that records telemetry, and its tables."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def record_faults(
 
 
 class RecordedRun(SimulatedRun):
-    """One of the lives that every check is made on, recorded besides."""
+    """A simulated run with all its checks, that records telemetry as well."""
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         super().__init__(seed, loop)

@@ -1,4 +1,4 @@
-"""A client that sends whatever it is told to, one request at a time, and tries nothing again."""
+"""A client that sends any bytes, one request at a time, and retries nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from insync.wire.produce import (
 
 ACKS_ALL = -1
 EARLIEST, LATEST = -2, -1
-CONSUMER, DEBUG = -1, -2  # replica ids; DEBUG asks a broker for the end of its own log
+CONSUMER, DEBUG = -1, -2  # replica ids; DEBUG fetches up to the log end of any broker
 
 
 class Talk:
