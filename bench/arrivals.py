@@ -12,14 +12,14 @@ class Sample(NamedTuple):
 
 
 def moving(samples: Sequence[Sample]) -> list[Sample]:
-    """From the last moment with nothing to the first with everything."""
+    """The samples from the last one with no bytes to the first with all bytes."""
     first = max((i for i, each in enumerate(samples) if each.bytes == 0), default=0)
     last = min(i for i, each in enumerate(samples) if each.bytes == samples[-1].bytes)
     return list(samples[first : last + 1])
 
 
 def mean_rate(samples: Sequence[Sample]) -> float:
-    """Bytes per second while anything was on its way."""
+    """Mean bytes per second while bytes arrived."""
     under_way = moving(samples)
     first, last = under_way[0], under_way[-1]
     return (last.bytes - first.bytes) / (last.at_s - first.at_s)

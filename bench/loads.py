@@ -32,7 +32,7 @@ PRODUCER = {"acks": "all", "queue.buffering.max.messages": 200_000, "log_level":
 
 
 class LoadFailed(Refusal):
-    """A load that a cluster did not bear."""
+    """A cluster failed under a load."""
 
 
 def produce(spec: dict[str, Any]) -> dict[str, float]:

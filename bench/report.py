@@ -39,7 +39,7 @@ def table(figures: Sequence[Figure], samples: Mapping[str, Samples]) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Three digits that mean something."""
+    """Three significant digits."""
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits

@@ -1,4 +1,4 @@
-"""The clusters that are measured, each behind the same few words."""
+"""The clusters that are measured, behind one interface."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Side(Protocol):
     def restart(self, broker: int) -> None: ...
 
     def log_dir(self, broker: int) -> Path:
-        """Where it keeps its partitions, a folder each."""
+        """The folder of a broker's partition folders."""
 
     def controller(self) -> int | None:
-        """Whom the others ask to write down an ISR; None: each leader does so itself."""
+        """The controller, which writes ISR changes; None if each leader writes its own."""
 
 
 class InsyncCluster(Cluster):

@@ -89,7 +89,7 @@ def seconds(runs: list[dict[str, Any]]) -> float:
 
 
 def agree(side: str, folder: Path, runs: list[dict[str, Any]]) -> None:
-    """A race is between two that do the same: each run of either side counts what the first did."""
+    """Both sides must compute the same: each run is compared with the first one's counts."""
     for each in runs:
         counts = {name: value for name, value in each.items() if name != "seconds"}
         first, expected = _counted.setdefault(folder, (side, counts))

@@ -1,1 +1,1 @@
-"""Other people's software, run beside us: to be compared with, and to be spoken to."""
+"""Third-party software: for comparison and for interoperability."""

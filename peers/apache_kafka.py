@@ -47,7 +47,7 @@ FORMATTED_WITHIN_S = 60.0
 STARTED_WITHIN_S = 120.0  # 10 to 18 s were seen on two free cores, and more on busy ones
 STOPPED_WITHIN_S = 20.0
 ANSWERED_WITHIN_S = 2.0
-ASK_AGAIN_AFTER_S = 0.05
+POLL_AFTER_S = 0.05
 CLUSTER_ID = "aW5zeW5jLWJlc2lkZS1rYQ"  # any 16 bytes, in URL-safe base 64
 
 Settings = Mapping[str, str]
@@ -67,7 +67,7 @@ BROKER_OPTIONS = (
 
 
 class PeerUnavailable(Refusal):
-    """Apache Kafka cannot be had or run here; the message says what is missing."""
+    """Apache Kafka cannot be installed or run here; the message says what is missing."""
 
 
 def _program(name: str) -> str:
@@ -188,7 +188,7 @@ class KafkaNode:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9: nothing is put away."""
+        """kill -9, without a clean shutdown."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -335,7 +335,7 @@ class ApacheKafka:
                         f"node {each.node} does not know all of {sorted(all_ids)} "
                         f"after {STARTED_WITHIN_S:.0f} s: {each.last_words()}"
                     )
-                time.sleep(ASK_AGAIN_AFTER_S)
+                time.sleep(POLL_AFTER_S)
 
     def stop(self) -> None:
         """All, one after the other; the folder stays for the next start."""
