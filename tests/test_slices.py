@@ -16,7 +16,7 @@ MANY = """
 import pytest
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_life(seed):
+def test_one_run(seed):
     pass
 
 @pytest.mark.slice(3)

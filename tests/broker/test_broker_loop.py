@@ -14,7 +14,7 @@ from support.sim.one_broker import on_virtual_time
 
 
 class Stopwatch:
-    """A clock that a test may hold up: as a stopped process, it jumps when it goes on."""
+    """A clock that a test may stop: as in a paused process, it jumps when it resumes."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop

@@ -137,7 +137,7 @@ def test_deleting_a_value_restores_the_one_in_the_file() -> None:
 
 
 @pytest.mark.parametrize("owner", OWNERS.values(), ids=OWNERS)
-def test_another_policy_decides_at_once(owner: tuple[Resource, str]) -> None:
+def test_a_new_policy_applies_at_once(owner: tuple[Resource, str]) -> None:
     async def scenario(world: World) -> None:
         await world.cut_off_third()
         for _ in range(3):

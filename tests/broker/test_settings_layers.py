@@ -72,7 +72,7 @@ def test_values_stored_by_another_version_are_ignored(caplog: pytest.LogCaptureF
 
 
 def test_settings_that_can_change_at_run_time() -> None:
-    """The documents ask for these; a name that the table lacks is another change's to add."""
+    """The documents require these to be dynamic; a name that is not in the table is skipped."""
     for name in (
         *("replica.in.sync.policy", LAG, "replica.lag.max.messages", WAIT),
         *("follower.fetch.pending.reads.insync.enable", "follower.fetch.process.time.max.ms"),

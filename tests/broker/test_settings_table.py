@@ -1,4 +1,4 @@
-"""The table of settings: what it takes, what it refuses, and how it says so."""
+"""The table of settings: which values it accepts, which it refuses, and its messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The command as a person or a script meets it: output, exit codes, one line for what is wrong."""
+"""The command for people and scripts: output, exit codes, one line for an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An address where something else than a broker answers: said at once, or in a second or two."""
+"""A bootstrap address that is not a broker's: reported at once, or in a second or two."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from insync.cli import main as cli
 
-Talk = Callable[[socket.socket], None]
+Conversation = Callable[[socket.socket], None]
 
 
 @contextmanager
-def serving(talk: Talk) -> Iterator[int]:
-    """A server that holds this conversation with each client; its port."""
+def serving(converse: Conversation) -> Iterator[int]:
+    """A server that runs this function for each client; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -26,7 +26,7 @@ def serving(talk: Talk) -> Iterator[int]:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                Thread(target=talk, args=(connection,), daemon=True).start()
+                Thread(target=converse, args=(connection,), daemon=True).start()
 
         Thread(target=serve, daemon=True).start()
         yield listener.getsockname()[1]

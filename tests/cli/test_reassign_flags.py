@@ -1,4 +1,4 @@
-"""`insync reassign` and `insync throttle` before they ask a broker, and what they print."""
+"""`insync reassign` and `insync throttle` before they connect, and what they print."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_quantities_as_people_write_them() -> None:
 
 # The words.
 
-LOOK = MoveProgress(
+PROGRESS = MoveProgress(
     at_ms=0,
     brokers=(
         BrokerProgress(
@@ -205,18 +205,18 @@ LOOK = MoveProgress(
 
 
 def test_progress_in_one_line_and_on_a_screen() -> None:
-    assert move_view.line(LOOK) == (
+    assert move_view.line(PROGRESS) == (
         "75% 75 MB done, 25 MB left at 10 MB/s, ends in 2.5 s (1 of 2 replicas move)"
     )
     out = io.StringIO()
-    Console(file=out, width=140, color_system=None).print(move_view.view(LOOK))
+    Console(file=out, width=140, color_system=None).print(move_view.view(PROGRESS))
     text = out.getvalue()
     assert "75%" in text
     assert "10 MB/s" in text
     assert "total" in text
     assert "broker 1: is down" in text
     assert "STUCK: SumReplicaLag not falling" in text
-    assert json.loads(json.dumps(move_view.data(LOOK)))["brokers"][0]["left_ms"] == 2_500
+    assert json.loads(json.dumps(move_view.data(PROGRESS)))["brokers"][0]["left_ms"] == 2_500
     assert move_view.percent(0, 0) == 100
 
 

@@ -49,14 +49,17 @@ def loop() -> Iterator[VirtualLoop]:
 
 
 def on_our_brokers(
-    loop: VirtualLoop, scenario: Callable[[Cluster, Admin], Awaitable[None]], *, ask: int = 1
+    loop: VirtualLoop,
+    scenario: Callable[[Cluster, Admin], Awaitable[None]],
+    *,
+    bootstrap_broker: int = 1,
 ) -> None:
     async def run_scenario() -> None:
         cluster = new_cluster(loop, 3)
         for number in cluster.brokers:
             await cluster.start(number)
         await asyncio.sleep(1)
-        addresses = [(f"broker-{ask}", 9092)]
+        addresses = [(f"broker-{bootstrap_broker}", 9092)]
         async with Admin(
             Connections(cluster.network.host(CLIENT), addresses, patience=PATIENCE)
         ) as admin:
@@ -126,7 +129,7 @@ def test_another_broker_is_used_when_the_first_dies(loop: VirtualLoop) -> None:
         await admin.create_topic(NewTopic(name="t", replication_factor=2))
         assert [topic.name for topic in await admin.topics()] == ["t"]
 
-    on_our_brokers(loop, scenario, ask=1)
+    on_our_brokers(loop, scenario, bootstrap_broker=1)
 
 
 def test_unreachable_brokers_are_reported_at_once(loop: VirtualLoop) -> None:

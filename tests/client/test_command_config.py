@@ -207,10 +207,10 @@ def test_a_delegation_token_is_marked_as_one() -> None:
 def test_a_token_is_sent_as_rfc_7628_says() -> None:
     """Its example, section 4.1, without the host and port that Kafka leaves out."""
     login = login_from({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": "vF9dft4qmT"})
-    talk = login.conversations[0]()
-    assert next(talk) == b"n,,\x01auth=Bearer vF9dft4qmT\x01\x01"
+    exchange = login.conversations[0]()
+    assert next(exchange) == b"n,,\x01auth=Bearer vF9dft4qmT\x01\x01"
     with pytest.raises(StopIteration):
-        talk.send(b"")
+        exchange.send(b"")
 
 
 @pytest.mark.parametrize(
@@ -222,11 +222,11 @@ def test_a_token_is_sent_as_rfc_7628_says() -> None:
     ],
 )
 def test_a_token_that_is_refused(response: bytes, complaint: str) -> None:
-    talk = bearer("t")
-    next(talk)
-    assert talk.send(response) == b"\x01"
+    exchange = bearer("t")
+    next(exchange)
+    assert exchange.send(response) == b"\x01"
     with pytest.raises(AuthenticationFailed, match=complaint):
-        talk.send(b"")
+        exchange.send(b"")
 
 
 def test_a_token_file_is_read_again_for_each_connection(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_an_unreachable_follower_leaves_the_isr_at_the_reported_time(loop: Virtu
         writing = loop.create_task(at.writer.append([b"a" * 100] * 5))
         await asyncio.sleep(1)
         rows = await at.rows()
-        looked_at_ms = loop.clock_ms()
+        measured_at_ms = loop.clock_ms()
         assert why(rows[2]) == "level"
         out = rows[3]
         assert out.in_sync
@@ -111,7 +111,7 @@ def test_an_unreachable_follower_leaves_the_isr_at_the_reported_time(loop: Virtu
         await asyncio.sleep((out.leaves_in_ms - 50) / 1_000)
         assert (await at.rows())[3].in_sync
         await writing  # acknowledged as soon as it is out
-        late_ms = loop.clock_ms() - looked_at_ms - out.leaves_in_ms
+        late_ms = loop.clock_ms() - measured_at_ms - out.leaves_in_ms
         assert 0 <= late_ms + 20 <= 100, "the store's and the network's delays aside"
         gone = (await at.rows())[3]
         assert not gone.in_sync

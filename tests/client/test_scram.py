@@ -1,4 +1,4 @@
-"""SCRAM against the RFCs' own conversations, and against brokers that cheat."""
+"""SCRAM against the RFCs' own conversations, and against brokers that do not know the password."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ SERVER_FIRST = (
 
 
 def test_the_conversation_of_rfc_7677() -> None:
-    talk = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
-    assert next(talk) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
-    assert talk.send(SERVER_FIRST) == (
+    exchange = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
+    assert next(exchange) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert exchange.send(SERVER_FIRST) == (
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
     with pytest.raises(StopIteration):
-        talk.send(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+        exchange.send(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
 def test_the_conversation_of_rfc_5802(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.HASHES, "SCRAM-SHA-1", "sha1")  # which Kafka does not have
-    talk = scram("SCRAM-SHA-1", user="user", password="pencil", nonce="fyko+d2lbbFgONRv9qkxdawL")
-    assert next(talk) == b"n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL"
+    exchange = scram(
+        "SCRAM-SHA-1", user="user", password="pencil", nonce="fyko+d2lbbFgONRv9qkxdawL"
+    )
+    assert next(exchange) == b"n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL"
     first = b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096"
-    assert talk.send(first) == (
+    assert exchange.send(first) == (
         b"c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts="
     )
     with pytest.raises(StopIteration):
-        talk.send(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
+        exchange.send(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
 
 
 @pytest.mark.property
@@ -51,16 +53,16 @@ def test_only_the_right_password_is_accepted(
     mechanism: str, user: str, password: str, typed: str | None
 ) -> None:
     server = ScramServer(module.HASHES[mechanism], password)
-    talk = scram(mechanism, user=user, password=typed or password, nonce="ours")
-    first = next(talk)
+    exchange = scram(mechanism, user=user, password=typed or password, nonce="ours")
+    first = next(exchange)
     name = first.decode().removeprefix("n,,n=").rpartition(",r=")[0]
     assert "," not in name
     assert name.replace("=2C", ",").replace("=3D", "=") == user
-    answer = server.final(talk.send(server.first(first)))
+    answer = server.final(exchange.send(server.first(first)))
     if typed in (None, password):
         assert answer is not None
         with pytest.raises(StopIteration):
-            talk.send(answer)
+            exchange.send(answer)
     else:
         assert answer is None
 
@@ -85,10 +87,10 @@ def test_only_the_right_password_is_accepted(
     ],
 )
 def test_a_first_message_that_is_refused(server_first: bytes, complaint: str) -> None:
-    talk = scram("SCRAM-SHA-256", user="u", password="p", nonce="ours")
-    next(talk)
+    exchange = scram("SCRAM-SHA-256", user="u", password="p", nonce="ours")
+    next(exchange)
     with pytest.raises(AuthenticationFailed, match=complaint):
-        talk.send(server_first)
+        exchange.send(server_first)
 
 
 @pytest.mark.parametrize(
@@ -101,21 +103,21 @@ def test_a_first_message_that_is_refused(server_first: bytes, complaint: str) ->
     ],
 )
 def test_a_broker_that_does_not_know_the_password(server_final: bytes, complaint: str) -> None:
-    talk = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
-    next(talk)
-    talk.send(SERVER_FIRST)
+    exchange = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
+    next(exchange)
+    exchange.send(SERVER_FIRST)
     with pytest.raises(AuthenticationFailed, match=complaint):
-        talk.send(server_final)
+        exchange.send(server_final)
 
 
 @pytest.mark.property
 @given(first=st.binary(max_size=60), final=st.binary(max_size=60))
 def test_any_message_of_a_broker_is_accepted_or_refused(first: bytes, final: bytes) -> None:
     def respond_with(*messages: bytes) -> None:
-        talk = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
-        next(talk)
+        exchange = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
+        next(exchange)
         for each in messages:
-            talk.send(each)
+            exchange.send(each)
 
     with pytest.raises(AuthenticationFailed):
         respond_with(first, b"")

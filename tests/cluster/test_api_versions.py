@@ -103,13 +103,13 @@ def kio(cluster: Cluster) -> Iterator[KioClient]:
 
 def check_it_serves(cluster: Cluster) -> None:
     with KioClient(cluster.brokers[1].port) as another:
-        assert another.ask(API_VERSIONS, 0, {}).error_code is ErrorCode.none
+        assert another.request(API_VERSIONS, 0, {}).error_code is ErrorCode.none
 
 
 def make_topic(kio: KioClient, *, partitions: int = 1) -> tuple[str, UUID]:
     name = next(names)
     wanted = {"name": name, "num_partitions": partitions, "replication_factor": 1}
-    answer = kio.ask(CREATE_TOPICS, 7, {"topics": [wanted], "timeout": TIMEOUT})
+    answer = kio.request(CREATE_TOPICS, 7, {"topics": [wanted], "timeout": TIMEOUT})
     assert answer.topics[0].error_code is ErrorCode.none
     eventually(
         lambda: list_offset(kio, 1, name, EARLIEST) == (ErrorCode.none, 0, -1),
@@ -130,7 +130,7 @@ def written_topic(kio: KioClient) -> tuple[str, UUID]:
 
 @every_version(API_VERSIONS)
 def test_api_versions(kio: KioClient, version: int) -> None:
-    answer = kio.ask(
+    answer = kio.request(
         API_VERSIONS, version, {"client_software_name": "kio", "client_software_version": "1"}
     )
     assert answer.error_code is ErrorCode.none
@@ -149,12 +149,12 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(kio: KioCli
     assert answer.error_code is ErrorCode.unsupported_version
     offered = {each.api_key: each.max_version for each in answer.api_keys}
     assert offered[API_VERSIONS] == 4
-    assert kio.ask(API_VERSIONS, 4, {}).error_code is ErrorCode.none, "on the same connection"
+    assert kio.request(API_VERSIONS, 4, {}).error_code is ErrorCode.none, "on the same connection"
 
 
 @pytest.mark.parametrize("api", NOT_OFFERED.values(), ids=NOT_OFFERED)
 def test_an_api_that_is_not_offered_closes_the_connection(kio: KioClient, api: int) -> None:
-    """As Apache Kafka does with a key it does not serve; a client that looked would not ask."""
+    """As Apache Kafka does with a key it does not serve; clients read ApiVersions first."""
     kio.send_raw(api, 0, b"", header=load_request_schema(METADATA, 0).__header_schema__)
     assert kio.is_closed()
 
@@ -175,10 +175,10 @@ def test_a_version_that_is_not_served_closes_the_connection(
 
 @every_version(DESCRIBE_CLUSTER)
 def test_describe_cluster(kio: KioClient, cluster: Cluster, version: int) -> None:
-    answer = kio.ask(DESCRIBE_CLUSTER, version, {})
+    answer = kio.request(DESCRIBE_CLUSTER, version, {})
     assert answer.error_code is ErrorCode.none
     assert answer.controller_id == 1
-    assert answer.cluster_id == kio.ask(METADATA, 9, {"topics": []}).cluster_id
+    assert answer.cluster_id == kio.request(METADATA, 9, {"topics": []}).cluster_id
     (broker,) = answer.brokers
     assert (broker.broker_id, broker.host, broker.port) == (1, "127.0.0.1", cluster.brokers[1].port)
     assert broker.rack is None
@@ -187,7 +187,7 @@ def test_describe_cluster(kio: KioClient, cluster: Cluster, version: int) -> Non
 
 
 def test_describe_cluster_has_no_controllers_to_show(kio: KioClient) -> None:
-    answer = kio.ask(DESCRIBE_CLUSTER, 1, {"endpoint_type": 2})
+    answer = kio.request(DESCRIBE_CLUSTER, 1, {"endpoint_type": 2})
     assert answer.error_code is ErrorCode.mismatched_endpoint_type
 
 
@@ -197,7 +197,7 @@ def test_describe_cluster_has_no_controllers_to_show(kio: KioClient) -> None:
 @every_version(METADATA)
 def test_metadata_of_one_topic(kio: KioClient, cluster: Cluster, version: int) -> None:
     name, topic_id = make_topic(kio, partitions=2)
-    answer = kio.ask(METADATA, version, {"topics": [{"name": name}]})
+    answer = kio.request(METADATA, version, {"topics": [{"name": name}]})
     (broker,) = answer.brokers
     assert (broker.node_id, broker.port) == (1, cluster.brokers[1].port)
     (topic,) = answer.topics
@@ -220,10 +220,10 @@ def test_metadata_of_one_topic(kio: KioClient, cluster: Cluster, version: int) -
 @every_version(METADATA)
 def test_metadata_of_all_topics_and_of_none(kio: KioClient, version: int) -> None:
     name, _ = make_topic(kio)
-    everything = kio.ask(METADATA, version, {"topics": None if version else []})
+    everything = kio.request(METADATA, version, {"topics": None if version else []})
     assert name in {topic.name for topic in everything.topics}
     if version >= 1:
-        nothing = kio.ask(METADATA, version, {"topics": []})
+        nothing = kio.request(METADATA, version, {"topics": []})
         assert (len(nothing.brokers), nothing.topics) == (1, ())
 
 
@@ -231,11 +231,11 @@ def test_metadata_of_all_topics_and_of_none(kio: KioClient, version: int) -> Non
 def test_metadata_auto_creates_a_requested_topic(kio: KioClient, version: int) -> None:
     name = next(names)
     values = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
-    (topic,) = kio.ask(METADATA, version, values).topics
-    # Apache Kafka answers "not yet" first; clients ask again on either.
+    (topic,) = kio.request(METADATA, version, values).topics
+    # Apache Kafka answers "not yet" first; clients retry on either.
     assert topic.error_code in (ErrorCode.none, ErrorCode.leader_not_available)
     eventually(
-        lambda: kio.ask(METADATA, version, values).topics[0].partitions[0].leader_id == 1,
+        lambda: kio.request(METADATA, version, values).topics[0].partitions[0].leader_id == 1,
         within_s=10,
         what="the new topic has a leader",
     )
@@ -246,7 +246,7 @@ def test_metadata_creates_nothing_unless_allowed(kio: KioClient, version: int) -
     name = next(names)
     values = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
     for _ in range(2):
-        (topic,) = kio.ask(METADATA, version, values).topics
+        (topic,) = kio.request(METADATA, version, values).topics
         assert topic.error_code is ErrorCode.unknown_topic_or_partition
         assert (topic.name, topic.partitions) == (name, ())
 
@@ -256,7 +256,7 @@ def test_metadata_by_topic_id(kio: KioClient, version: int) -> None:
     name, topic_id = make_topic(kio)
     unknown = uuid4()
     topics = [{"topic_id": topic_id, "name": None}, {"topic_id": unknown, "name": None}]
-    described, missing = kio.ask(METADATA, version, {"topics": topics}).topics
+    described, missing = kio.request(METADATA, version, {"topics": topics}).topics
     assert (described.error_code, described.name, described.topic_id) == (
         ErrorCode.none,
         name,
@@ -269,7 +269,9 @@ def test_metadata_by_topic_id(kio: KioClient, version: int) -> None:
 def test_metadata_by_topic_id_in_a_version_without_it(kio: KioClient, version: int) -> None:
     """Versions 10 and 11 have the field and do not honour it (KAFKA-13270)."""
     _, topic_id = make_topic(kio)
-    (topic,) = kio.ask(METADATA, version, {"topics": [{"topic_id": topic_id, "name": None}]}).topics
+    (topic,) = kio.request(
+        METADATA, version, {"topics": [{"topic_id": topic_id, "name": None}]}
+    ).topics
     assert topic.error_code is ErrorCode.unsupported_version
 
 
@@ -454,7 +456,7 @@ def test_offset_for_leader_epoch(kio: KioClient, version: int) -> None:
 @every_version(INIT_PRODUCER_ID)
 def test_init_producer_id(kio: KioClient, version: int) -> None:
     values = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
-    producers = [kio.ask(INIT_PRODUCER_ID, version, values) for _ in range(3)]
+    producers = [kio.request(INIT_PRODUCER_ID, version, values) for _ in range(3)]
     assert {each.error_code for each in producers} == {ErrorCode.none}
     assert {each.producer_epoch for each in producers} == {0}
     assert len({each.producer_id for each in producers}) == 3
@@ -463,7 +465,7 @@ def test_init_producer_id(kio: KioClient, version: int) -> None:
 
 @every_version(INIT_PRODUCER_ID)
 def test_a_transactional_producer_is_refused_at_once(kio: KioClient, version: int) -> None:
-    answer = kio.ask(INIT_PRODUCER_ID, version, {"transactional_id": "mine"})
+    answer = kio.request(INIT_PRODUCER_ID, version, {"transactional_id": "mine"})
     assert answer.error_code is ErrorCode.transactional_id_authorization_failed
     assert answer.producer_id == -1
 
@@ -473,7 +475,7 @@ def test_a_transactional_producer_is_refused_at_once(kio: KioClient, version: in
 
 def partition_count(kio: KioClient, name: str) -> int:
     values = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
-    return len(kio.ask(METADATA, 9, values).topics[0].partitions)
+    return len(kio.request(METADATA, 9, values).topics[0].partitions)
 
 
 @every_version(CREATE_TOPICS)
@@ -548,7 +550,7 @@ def test_delete_topics(kio: KioClient, version: int) -> None:
         "topics": [{"name": name}, {"name": "no-such-topic"}],
         "timeout": TIMEOUT,
     }
-    deleted, missing = kio.ask(DELETE_TOPICS, version, values).responses
+    deleted, missing = kio.request(DELETE_TOPICS, version, values).responses
     assert (deleted.name, deleted.error_code) == (name, ErrorCode.none)
     assert missing.error_code is ErrorCode.unknown_topic_or_partition
     if version >= 6:
@@ -561,7 +563,7 @@ def test_delete_topics_by_id(kio: KioClient, version: int) -> None:
     name, topic_id = make_topic(kio)
     unknown = uuid4()
     topics = [{"name": None, "topic_id": each} for each in (topic_id, unknown)]
-    deleted, missing = kio.ask(
+    deleted, missing = kio.request(
         DELETE_TOPICS, version, {"topics": topics, "timeout": TIMEOUT}
     ).responses
     assert (deleted.topic_id, deleted.error_code) == (topic_id, ErrorCode.none)
@@ -583,7 +585,7 @@ def grow(
         "timeout": TIMEOUT,
         "validate_only": validate_only,
     }
-    (result,) = kio.ask(CREATE_PARTITIONS, version, values).results
+    (result,) = kio.request(CREATE_PARTITIONS, version, values).results
     assert result.name == name
     code: ErrorCode = result.error_code
     return code
@@ -630,7 +632,7 @@ def describe(
         "include_synonyms": True,
         "include_documentation": True,
     }
-    (result,) = kio.ask(DESCRIBE_CONFIGS, version, values).results
+    (result,) = kio.request(DESCRIBE_CONFIGS, version, values).results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 
@@ -648,7 +650,7 @@ def alter(
     changes = [{"name": k, "value": v, "config_operation": operation} for k, v in configs]
     resource = {"resource_type": kind, "resource_name": name, "configs": changes}
     values = {"resources": [resource], "validate_only": validate_only}
-    (result,) = kio.ask(api, version, values).responses
+    (result,) = kio.request(api, version, values).responses
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result.error_code, result.error_message
 
@@ -711,8 +713,8 @@ def test_alter_configs(kio: KioClient, api: int, version: int) -> None:
     assert message is not None
     assert "read at start only" in message
     assert alter(kio, api, version, BROKER_RESOURCE, "", (LAG, "9000"))[0] is ErrorCode.none
-    (told,) = describe(kio, 4, BROKER_RESOURCE, "").configs
-    assert (told.name, told.value, told.config_source) == (LAG, "9000", 3)
+    (config,) = describe(kio, 4, BROKER_RESOURCE, "").configs
+    assert (config.name, config.value, config.config_source) == (LAG, "9000", 3)
     assert alter(kio, ALTER_CONFIGS, 2, BROKER_RESOURCE, "")[0] is ErrorCode.none
     assert describe(kio, 4, BROKER_RESOURCE, "").configs == ()
 
@@ -729,11 +731,11 @@ def test_incremental_alter_configs(kio: KioClient, version: int) -> None:
     assert done(SET, None) is ErrorCode.invalid_request
     assert done(7, "1") is ErrorCode.invalid_request
     assert done(SET, "99999999999") is ErrorCode.invalid_config
-    (told,) = describe(kio, 4, BROKER_RESOURCE, "1", keys=[LAG]).configs
-    assert [(each.source, each.value) for each in told.synonyms] == [(2, "8000"), (5, "30000")]
+    (config,) = describe(kio, 4, BROKER_RESOURCE, "1", keys=[LAG]).configs
+    assert [(each.source, each.value) for each in config.synonyms] == [(2, "8000"), (5, "30000")]
     assert done(DELETE, None) is ErrorCode.none
-    (told,) = describe(kio, 4, BROKER_RESOURCE, "1", keys=[LAG]).configs
-    assert (told.value, told.config_source) == ("30000", 5)
+    (config,) = describe(kio, 4, BROKER_RESOURCE, "1", keys=[LAG]).configs
+    assert (config.value, config.config_source) == ("30000", 5)
 
 
 # Where replicas are, and where they go.
@@ -743,7 +745,7 @@ def test_incremental_alter_configs(kio: KioClient, version: int) -> None:
 def test_describe_log_dirs(kio: KioClient, version: int) -> None:
     name, _ = written_topic(kio)
     for topics in (None, [{"topic": name, "partitions": (0, 9)}]):
-        (directory,) = kio.ask(Api.DESCRIBE_LOG_DIRS, version, {"topics": topics}).results
+        (directory,) = kio.request(Api.DESCRIBE_LOG_DIRS, version, {"topics": topics}).results
         assert directory.error_code is ErrorCode.none
         sizes = {t.name: [p.partition_size for p in t.partitions] for t in directory.topics}
         assert sizes[name][0] > 0
@@ -758,15 +760,15 @@ def test_reassignments(kio: KioClient, version: int) -> None:
     parts = [{"partition_index": n, "replicas": replicas} for n, replicas in wanted.items()]
     topics = [{"name": name, "partitions": parts}]
     values = {"topics": topics, "timeout": TIMEOUT, "allow_replication_factor_change": True}
-    answer = kio.ask(Api.ALTER_PARTITION_REASSIGNMENTS, version, values)
+    answer = kio.request(Api.ALTER_PARTITION_REASSIGNMENTS, version, values)
     assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
-    (told,) = answer.responses
-    assert [(each.partition_index, each.error_code) for each in told.partitions] == [
+    (response,) = answer.responses
+    assert [(each.partition_index, each.error_code) for each in response.partitions] == [
         (0, ErrorCode.none),
         (1, ErrorCode.unknown_topic_or_partition),
         (2, ErrorCode.unknown_topic_or_partition),
     ]
-    listed = kio.ask(Api.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None, "timeout": TIMEOUT})
+    listed = kio.request(Api.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None, "timeout": TIMEOUT})
     assert (listed.error_code, listed.topics) == (ErrorCode.none, ())
 
 
@@ -775,8 +777,8 @@ def test_elect_leaders(kio: KioClient, version: int) -> None:
     name, _ = make_topic(kio)
     topics = [{"topic": name, "partitions": (0, 7)}]
     values = {"election_type": 0, "topic_partitions": topics, "timeout": TIMEOUT}
-    (told,) = kio.ask(Api.ELECT_LEADERS, version, values).replica_election_results
-    assert [(each.partition_id, each.error_code) for each in told.partition_result] == [
+    (result,) = kio.request(Api.ELECT_LEADERS, version, values).replica_election_results
+    assert [(each.partition_id, each.error_code) for each in result.partition_result] == [
         (0, ErrorCode.election_not_needed),
         (7, ErrorCode.unknown_topic_or_partition),
     ]
@@ -786,13 +788,13 @@ def test_elect_leaders(kio: KioClient, version: int) -> None:
 def test_describe_topic_partitions(kio: KioClient, version: int) -> None:
     name, topic_id = make_topic(kio, partitions=3)
     request = {"topics": [{"name": name}], "response_partition_limit": 2, "cursor": None}
-    first = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, request)
+    first = kio.request(Api.DESCRIBE_TOPIC_PARTITIONS, version, request)
     (topic,) = first.topics
     assert (topic.error_code, topic.topic_id) == (ErrorCode.none, topic_id)
     assert [each.partition_index for each in topic.partitions] == [0, 1]
     cursor = first.next_cursor
     assert (cursor.topic_name, cursor.partition_index) == (name, 2)
     request["cursor"] = {"topic_name": name, "partition_index": 2}
-    rest = kio.ask(Api.DESCRIBE_TOPIC_PARTITIONS, version, request)
+    rest = kio.request(Api.DESCRIBE_TOPIC_PARTITIONS, version, request)
     assert [each.partition_index for each in rest.topics[0].partitions] == [2]
     assert rest.next_cursor is None

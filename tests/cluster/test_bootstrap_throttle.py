@@ -68,7 +68,7 @@ def empty(cluster: Cluster, broker: int) -> None:
     cluster.kill(broker)
     for folder in (cluster.folder / f"broker-{broker}").glob(f"{TOPIC}-*"):
         shutil.rmtree(folder)
-    eventually(lambda: not is_in_sync(cluster, broker), within_s=20, what="it is put out")
+    eventually(lambda: not is_in_sync(cluster, broker), within_s=20, what="it leaves the ISR")
 
 
 def is_in_sync(cluster: Cluster, broker: int) -> bool:
@@ -76,9 +76,9 @@ def is_in_sync(cluster: Cluster, broker: int) -> bool:
 
 
 def throttles(cluster: Cluster) -> dict[str, str]:
-    """All that is set, of brokers that live and of the default; read only."""
+    """All dynamic settings of live brokers and of the default."""
 
-    async def ask() -> dict[str, str]:
+    async def describe() -> dict[str, str]:
         addresses = parse_bootstrap(cluster.bootstrap)
         async with Admin(Connections(Sockets(), addresses)) as admin:
             alive = (await clusters.read_cluster(admin)).alive
@@ -86,7 +86,7 @@ def throttles(cluster: Cluster) -> dict[str, str]:
             rates = await settings.rates_of(admin, alive | {settings.ALL_BROKERS})
         return {str(name): str(value) for name, value in [*lists.items(), *rates.items()]}
 
-    return asyncio.run(ask())
+    return asyncio.run(describe())
 
 
 @contextmanager
@@ -113,7 +113,11 @@ def test_the_throttle_is_removed_although_the_tool_was_killed(
         assert not is_in_sync(cluster, broker)
         started.kill()  # -9
     assert not is_in_sync(cluster, broker)
-    eventually(lambda: throttles(cluster) == {}, within_s=LAPSED_WITHIN_S, what="nobody swept")
+    eventually(
+        lambda: throttles(cluster) == {},
+        within_s=LAPSED_WITHIN_S,
+        what="the cluster removed the throttle by itself",
+    )
     eventually(lambda: is_in_sync(cluster, broker), within_s=30, what="nothing holds it back")
     assert not list(state.glob("*.json"))
     check_nothing_lost(cluster, producer)
@@ -156,7 +160,11 @@ def test_the_throttle_is_removed_although_the_controller_was_killed(
         )
         assert throttles(cluster) != {}
         started.kill()
-    eventually(lambda: throttles(cluster) == {}, within_s=LAPSED_WITHIN_S, what="nobody swept")
+    eventually(
+        lambda: throttles(cluster) == {},
+        within_s=LAPSED_WITHIN_S,
+        what="the cluster removed the throttle by itself",
+    )
     cluster.restart(leader)
     eventually(lambda: is_in_sync(cluster, broker), within_s=30, what="nothing holds it back")
     assert throttles(cluster) == {}

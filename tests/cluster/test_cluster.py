@@ -76,8 +76,8 @@ def test_brokers_serve_and_fail_over_with_and_without_uvloop(
 ) -> None:
     if not has_uvloop:
         (tmp_path / "uvloop.py").write_text("raise ImportError('there is none')\n")
-        found_first = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(found_first))
+        first = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(first))
     with Cluster() as cluster:
         for each in cluster.brokers.values():
             assert ("uvloop" in Path(f"/proc/{each.pid}/maps").read_text()) == has_uvloop

@@ -42,7 +42,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def configs(capsys: pytest.CaptureFixture[str], cluster: Cluster) -> Run:
-    """`insync configs` on this cluster: what it said, or the line it complained with."""
+    """`insync configs` on this cluster: its output, or its error line."""
 
     def run(*flags: str, expect: int = 0) -> str:
         code = cli.main(["configs", "--bootstrap-server", cluster.bootstrap, *flags])
@@ -76,8 +76,8 @@ def test_the_command_describes_and_alters(cluster: Cluster, configs: Run, tmp_pa
     file = tmp_path / "more.properties"
     file.write_text("retention.ms=78\nflush.ms = 900\n")
     configs("--alter", *topic, "--add-config-file", str(file), "--delete-config", "segment.bytes")
-    (told,) = json.loads(configs("--describe", "--topic", "shown", "--json"))
-    assert {each["name"]: each["value"] for each in told["configs"]} == {
+    (described_topic,) = json.loads(configs("--describe", "--topic", "shown", "--json"))
+    assert {each["name"]: each["value"] for each in described_topic["configs"]} == {
         "flush.ms": "900",
         "min.insync.replicas": "2",
         "retention.ms": "78",

@@ -79,7 +79,7 @@ def test_one_damaged_broker_loses_no_records(*, cleanly: bool) -> None:
             brokers = list(cluster.brokers)
             damaged = brokers[round_ % len(brokers)]
             damage(cluster.brokers[damaged].log_dir)
-            # The damaged one first: nothing but its own notes says what it lost.
+            # The damaged one first: only its own inventory shows what it lost.
             for broker in sorted(brokers, key=lambda each: each != damaged):
                 cluster.restart(broker)
             await_in_sync(cluster, "orders")

@@ -135,7 +135,7 @@ def test_a_full_disk_does_not_keep_a_broker_from_stopping(cluster: Cluster) -> N
     check_all_is_well(cluster, producer)
 
 
-def test_a_topic_made_while_a_disk_is_full_is_whole_in_the_end(cluster: Cluster) -> None:
+def test_a_topic_created_while_a_disk_is_full_is_replicated_in_the_end(cluster: Cluster) -> None:
     cluster.fill_disk(1)
     create_topic(cluster, "orders")
     cluster.restart(1)

@@ -1,4 +1,4 @@
-"""Bytes from strangers: each gets an error or a closed connection, and the broker serves on."""
+"""Bytes of untrusted clients: each gets an error or is disconnected, and the broker serves on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from insync.wire import batches, messages
 from insync.wire.apis import Api
 from insync.wire.headers import write_request_header
 from support.cluster.clients import eventually
-from support.wire.raw_client import LATEST, Talk, plain, sequenced
+from support.wire.raw_client import LATEST, RawClient, plain, sequenced
 
 pytestmark = [
     pytest.mark.process,
@@ -35,14 +35,14 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def talk(cluster: Cluster) -> Iterator[Talk]:
-    with Talk(cluster.brokers[1].port) as talking:
+def client(cluster: Cluster) -> Iterator[RawClient]:
+    with RawClient(cluster.brokers[1].port) as talking:
         yield talking
     check_it_serves(cluster)
 
 
 def check_it_serves(cluster: Cluster) -> None:
-    with Talk(cluster.brokers[1].port) as well_behaved:
+    with RawClient(cluster.brokers[1].port) as well_behaved:
         assert well_behaved.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none
 
 
@@ -82,17 +82,17 @@ def resident_kib(cluster: Cluster) -> int:
         *("negative api", "no header", "array", "string", "records"),
     ],
 )
-def test_a_malformed_request_closes_its_connection(talk: Talk, data: bytes) -> None:
-    talk.send(data)
-    assert talk.is_closed()
+def test_a_malformed_request_closes_its_connection(client: RawClient, data: bytes) -> None:
+    client.send(data)
+    assert client.is_closed()
 
 
-def test_a_client_that_disconnects_after_half_a_frame(talk: Talk) -> None:
-    talk.send(struct.pack(">i", 1_000) + b"half")
+def test_a_client_that_disconnects_after_half_a_frame(client: RawClient) -> None:
+    client.send(struct.pack(">i", 1_000) + b"half")
 
 
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(talk: Talk) -> None:
-    frame, _ = talk.ask(Api.API_VERSIONS, 99, b"\x01\x01\x00")
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: RawClient) -> None:
+    frame, _ = client.exchange(Api.API_VERSIONS, 99, b"\x01\x01\x00")
     answer = messages.read_response(Api.API_VERSIONS, 0, frame, 4)
     assert answer.error_code is ErrorCode.unsupported_version
     assert any(each.api_key == Api.FETCH for each in answer.api_keys)
@@ -143,79 +143,79 @@ def broken(*, at: int, value: int, is_resealed: bool = False) -> bytes:
     ],
 )
 def test_a_bad_batch_is_refused_and_nothing_is_appended(
-    talk: Talk, records: bytes, expected: ErrorCode
+    client: RawClient, records: bytes, expected: ErrorCode
 ) -> None:
-    talk.metadata("hostile")
-    _, end = talk.produce("hostile", GOOD)
-    assert talk.produce("hostile", records) == (expected, -1)
-    assert talk.produce("hostile", GOOD) == (ErrorCode.none, end + 1)
+    client.metadata("hostile")
+    _, end = client.produce("hostile", GOOD)
+    assert client.produce("hostile", records) == (expected, -1)
+    assert client.produce("hostile", GOOD) == (ErrorCode.none, end + 1)
 
 
-def test_offset_and_epoch_in_a_producers_batch_are_ignored(talk: Talk) -> None:
-    talk.metadata("hostile")
-    _, end = talk.produce("hostile", GOOD)
+def test_offset_and_epoch_in_a_producers_batch_are_ignored(client: RawClient) -> None:
+    client.metadata("hostile")
+    _, end = client.produce("hostile", GOOD)
     forged = bytearray(GOOD)
     struct.pack_into(">q", forged, 0, 2**62)
     struct.pack_into(">i", forged, 12, 2**30)
-    assert talk.produce("hostile", bytes(forged)) == (ErrorCode.none, end + 1)
-    assert talk.offset("hostile", LATEST) == (ErrorCode.none, end + 2)
+    assert client.produce("hostile", bytes(forged)) == (ErrorCode.none, end + 1)
+    assert client.offset("hostile", LATEST) == (ErrorCode.none, end + 2)
 
 
 @pytest.mark.parametrize("codec", range(5), ids=["plain", "gzip", "snappy", "lz4", "zstd"])
 def test_undecodable_records_are_found_by_the_timestamp_of_their_batch(
-    talk: Talk, codec: int
+    client: RawClient, codec: int
 ) -> None:
     """Their batch has a valid CRC and is accepted; ListOffsets by timestamp is answered."""
     topic = f"unreadable-{codec}"
-    talk.metadata(topic)
+    client.metadata(topic)
     mangled = bytearray(batches.build([(None, b"value")] * 3, timestamp_ms=100))
     mangled[61:] = b"\xff" * (len(mangled) - 61)
     mangled[22] = codec
     struct.pack_into(">I", mangled, 17, crc32c(bytes(mangled[21:])))
-    assert talk.produce(topic, bytes(mangled)) == (ErrorCode.none, 0)
-    assert talk.offset(topic, 99) == (ErrorCode.none, 0)
-    assert talk.offset(topic, 101) == (ErrorCode.none, -1)
+    assert client.produce(topic, bytes(mangled)) == (ErrorCode.none, 0)
+    assert client.offset(topic, 99) == (ErrorCode.none, 0)
+    assert client.offset(topic, 101) == (ErrorCode.none, -1)
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32_767])
-def test_invalid_acks_are_refused(talk: Talk, acks: int) -> None:
-    talk.metadata("hostile")
-    assert talk.produce("hostile", GOOD, acks=acks)[0] is ErrorCode.invalid_required_acks
+def test_invalid_acks_are_refused(client: RawClient, acks: int) -> None:
+    client.metadata("hostile")
+    assert client.produce("hostile", GOOD, acks=acks)[0] is ErrorCode.invalid_required_acks
 
 
 @pytest.mark.parametrize(
     ("topic", "partition"), [("unheard-of", 0), ("hostile", 99), ("hostile", -1), ("..", 0)]
 )
-def test_an_unknown_partition(talk: Talk, topic: str, partition: int) -> None:
-    talk.metadata("hostile")
+def test_an_unknown_partition(client: RawClient, topic: str, partition: int) -> None:
+    client.metadata("hostile")
     expected = ErrorCode.unknown_topic_or_partition
-    assert talk.produce(topic, GOOD, partition=partition)[0] is expected
-    assert talk.fetch(topic, 0, partition=partition)[0] is expected
-    assert talk.offset(topic, LATEST, partition=partition)[0] is expected
+    assert client.produce(topic, GOOD, partition=partition)[0] is expected
+    assert client.fetch(topic, 0, partition=partition)[0] is expected
+    assert client.offset(topic, LATEST, partition=partition)[0] is expected
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
-def test_an_offset_out_of_range(talk: Talk, offset: int) -> None:
-    talk.metadata("hostile")
-    assert talk.fetch("hostile", offset)[0] is ErrorCode.offset_out_of_range
+def test_an_offset_out_of_range(client: RawClient, offset: int) -> None:
+    client.metadata("hostile")
+    assert client.fetch("hostile", offset)[0] is ErrorCode.offset_out_of_range
 
 
 # Names.
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "a\0b", "x" * 250, "", "ü", "a b", "../../x"])
-def test_a_bad_topic_name_is_refused(talk: Talk, cluster: Cluster, name: str) -> None:
+def test_a_bad_topic_name_is_refused(client: RawClient, cluster: Cluster, name: str) -> None:
     before = sorted(cluster.brokers[1].log_dir.rglob("*"))
-    answer = talk.metadata(name)
+    answer = client.metadata(name)
     assert answer.topics[0].error_code is ErrorCode.invalid_topic_exception
     assert sorted(cluster.brokers[1].log_dir.rglob("*")) == before
 
 
-def test_a_forged_replica_id_is_refused(talk: Talk) -> None:
+def test_a_forged_replica_id_is_refused(client: RawClient) -> None:
     """CVE-2018-1288."""
-    talk.metadata("hostile")
+    client.metadata("hostile")
     for replica in (1, 2, 2**31 - 1):
-        assert talk.fetch("hostile", 0, replica=replica)[0] is (
+        assert client.fetch("hostile", 0, replica=replica)[0] is (
             ErrorCode.cluster_authorization_failed
         )
 
@@ -224,7 +224,7 @@ def test_a_forged_replica_id_is_refused(talk: Talk) -> None:
 
 
 def test_a_client_that_sends_requests_and_never_reads_gets_backpressure(
-    talk: Talk, cluster: Cluster
+    client: RawClient, cluster: Cluster
 ) -> None:
     """Its requests pile up in its own socket, not in the broker's memory."""
     before = resident_kib(cluster)
@@ -232,9 +232,9 @@ def test_a_client_that_sends_requests_and_never_reads_gets_backpressure(
         api_key=Api.API_VERSIONS, api_version=0, correlation_id=1, client_id=None
     )
     request = (struct.pack(">i", len(head)) + head) * 10_000
-    talk.socket.settimeout(1)
+    client.socket.settimeout(1)
     with pytest.raises(TimeoutError):
-        talk.send(request * 200)
+        client.send(request * 200)
     assert resident_kib(cluster) - before < GROWTH_KIB_MAX
 
 
@@ -242,13 +242,13 @@ def test_clients_that_fetch_much_and_never_read_get_backpressure(cluster: Cluste
     """Each requests megabytes a thousand times, which would be gigabytes."""
     with ExitStack() as opened:
         port = cluster.brokers[1].port
-        talk = opened.enter_context(Talk(port))
-        talk.metadata("large")
+        client = opened.enter_context(RawClient(port))
+        client.metadata("large")
         for _ in range(8):
-            assert talk.produce("large", plain(bytes(MIB - 100)))[0] is ErrorCode.none
+            assert client.produce("large", plain(bytes(MIB - 100)))[0] is ErrorCode.none
         before = resident_kib(cluster)
         for _ in range(5):
-            greedy = opened.enter_context(Talk(port, patience_s=1))
+            greedy = opened.enter_context(RawClient(port, patience_s=1))
             with suppress(TimeoutError):
                 for _ in range(1_000):
                     greedy.post_fetch("large", 0, max_bytes=8 * MIB)
@@ -261,8 +261,8 @@ def test_unfinished_large_frames_use_only_the_memory_of_the_bytes_sent(cluster: 
     before = resident_kib(cluster)
     with ExitStack() as opened:
         for _ in range(100):
-            talk = opened.enter_context(Talk(cluster.brokers[1].port))
-            talk.send(struct.pack(">i", 100 * MIB) + b"x")
+            client = opened.enter_context(RawClient(cluster.brokers[1].port))
+            client.send(struct.pack(">i", 100 * MIB) + b"x")
         check_it_serves(cluster)
         assert resident_kib(cluster) - before < GROWTH_KIB_MAX
 
@@ -293,14 +293,14 @@ def test_thousands_of_idle_connections_use_little_memory_and_are_closed(cluster:
 
 def test_a_client_that_sends_a_byte_now_and_then_is_closed_too(cluster: Cluster) -> None:
     """Slow loris: only a whole request counts as activity."""
-    with Talk(cluster.brokers[1].port) as talk:
-        talk.send(struct.pack(">i", 1_000))
-        talk.socket.settimeout(0.25)  # the pace of the attack
+    with RawClient(cluster.brokers[1].port) as client:
+        client.send(struct.pack(">i", 1_000))
+        client.socket.settimeout(0.25)  # the pace of the attack
 
         def is_closed() -> bool:
             try:
-                talk.send(b"x")
-                return talk.is_closed()
+                client.send(b"x")
+                return client.is_closed()
             except TimeoutError:
                 return False
             except ConnectionError:
@@ -311,27 +311,27 @@ def test_a_client_that_sends_a_byte_now_and_then_is_closed_too(cluster: Cluster)
 
 
 def test_a_client_that_waits_for_a_response_is_not_idle(cluster: Cluster) -> None:
-    with Talk(cluster.brokers[1].port, patience_s=20) as talk:
-        talk.metadata("quiet")
-        talk.post_fetch("quiet", 0, max_wait_ms=8_000)
+    with RawClient(cluster.brokers[1].port, patience_s=20) as client:
+        client.metadata("quiet")
+        client.post_fetch("quiet", 0, max_wait_ms=8_000)
         began_s = time.monotonic()
-        talk.receive()
+        client.receive()
         assert time.monotonic() - began_s > 6
 
 
 def test_beyond_the_most_connections_new_ones_are_closed() -> None:
     with Cluster(brokers=1, settings={"max.connections": "20"}) as cluster, ExitStack() as opened:
         port = cluster.brokers[1].port
-        first = [opened.enter_context(Talk(port)) for _ in range(20)]
-        for talk in first:
-            assert talk.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none
-        assert opened.enter_context(Talk(port)).is_closed()
+        first = [opened.enter_context(RawClient(port)) for _ in range(20)]
+        for client in first:
+            assert client.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none
+        assert opened.enter_context(RawClient(port)).is_closed()
         assert first[0].request(Api.API_VERSIONS, 0).error_code is ErrorCode.none
         first[1].close()
 
         def is_served() -> bool:
-            with Talk(port) as talk, suppress(ConnectionError):
-                return bool(talk.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none)
+            with RawClient(port) as client, suppress(ConnectionError):
+                return bool(client.request(Api.API_VERSIONS, 0).error_code is ErrorCode.none)
             return False
 
         eventually(is_served, within_s=10, what="there is room again")
@@ -340,6 +340,6 @@ def test_beyond_the_most_connections_new_ones_are_closed() -> None:
 def test_at_the_connection_limit_an_idle_connection_is_closed_for_a_new_one() -> None:
     with Cluster(brokers=1, settings={"max.connections": "20"}) as cluster, ExitStack() as opened:
         port = cluster.brokers[1].port
-        mute = [opened.enter_context(Talk(port)) for _ in range(20)]
+        mute = [opened.enter_context(RawClient(port)) for _ in range(20)]
         check_it_serves(cluster)
         assert mute[0].is_closed()

@@ -16,7 +16,7 @@ from support.cluster.clients import (
     eventually,
     leader_of,
 )
-from support.wire.raw_client import LATEST, Talk, sequenced
+from support.wire.raw_client import LATEST, RawClient, sequenced
 
 SETTINGS = {"min.insync.replicas": "2", "broker.session.timeout.ms": "1000"}
 pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=SETTINGS)]
@@ -29,8 +29,8 @@ def cluster(insync_cluster: Cluster) -> Cluster:
     return insync_cluster
 
 
-def talk_to_leader(cluster: Cluster) -> Talk:
-    return Talk(cluster.brokers[leader_of(cluster)].port)
+def client_of_leader(cluster: Cluster) -> RawClient:
+    return RawClient(cluster.brokers[leader_of(cluster)].port)
 
 
 def produce(cluster: Cluster, batch: bytes) -> tuple[ErrorCode, int]:
@@ -39,8 +39,8 @@ def produce(cluster: Cluster, batch: bytes) -> tuple[ErrorCode, int]:
 
     def is_answered() -> bool:
         nonlocal answer
-        with talk_to_leader(cluster) as talk:
-            answer = talk.produce("orders", batch)
+        with client_of_leader(cluster) as client:
+            answer = client.produce("orders", batch)
         return answer[0] not in (
             ErrorCode.not_leader_or_follower,
             ErrorCode.not_enough_replicas,
@@ -56,8 +56,8 @@ def end_of(cluster: Cluster) -> int:
     ends: list[int] = []
 
     def is_known() -> bool:
-        with talk_to_leader(cluster) as talk:
-            code, offset = talk.offset("orders", LATEST)
+        with client_of_leader(cluster) as client:
+            code, offset = client.offset("orders", LATEST)
         ends[:] = [offset]
         return code is ErrorCode.none
 
@@ -111,12 +111,12 @@ def test_producer_state_survives_a_clean_stop_of_all_brokers(cluster: Cluster) -
 
 
 def test_producer_state_of_truncated_records_is_forgotten(cluster: Cluster) -> None:
-    """A leader appends alone, loses that to truncation, leads again: then it must be new to it."""
+    """A leader appends alone, truncates that and leads again: then the batch must be new to it."""
     send(cluster, range(3))
     stale = leader_of(cluster)
     others = [broker for broker in cluster.brokers if broker != stale]
     lonely = sequenced(b"3", sequence=3, epoch=1)
-    with Talk(cluster.brokers[stale].port) as old:
+    with RawClient(cluster.brokers[stale].port) as old:
         for broker in others:
             cluster.pause(broker)
         # The fetches that wait at the leader are answered with this one, and none comes after.

@@ -142,7 +142,7 @@ def test_with_kip_501_on_a_follower_that_only_lost_its_connection_leaves_on_its_
     gone, stays = (broker for broker in cluster.brokers if broker != leader)
     change_setting(cluster, gone, "replica.socket.timeout.ms", str(gives_up_after_ms - WAIT_MS))
     _, producer = slow_leader(cluster, read_ms=60_000)
-    producer.send(5)  # both ask for it, and it is being read
+    producer.send(5)  # both fetch it, and it is being read
     time.sleep(0.05)
     cluster.cut(leader, gone, one_way=True)
     leaves = ("orders-0: ISR is now", f": {gone} leaves (")
@@ -178,7 +178,7 @@ def test_a_leader_whose_read_takes_too_long_resigns(insync_cluster: Cluster) -> 
     cluster = insync_cluster
     old, producer = slow_leader(cluster, read_ms=400)
     took_s = while_writing(
-        producer, lambda: partitions_of(cluster, "orders")[0].leader != old, what="it hands over"
+        producer, lambda: partitions_of(cluster, "orders")[0].leader != old, what="it resigns"
     )
     assert took_s < 1.5
     assert (len(isr_of(cluster)), isr_of(cluster)[-1]) == (3, old)
@@ -206,11 +206,11 @@ def test_a_leader_that_resigned_looks_up_its_truncation_offset_off_the_loop(
     while_writing(
         producer,
         lambda: bool(lines_of(cluster, old, "orders-0: truncating from offset ")),
-        what="it cuts",
+        what="it truncates",
     )
     beside = IntegerProducer(cluster, "others")
     beside.send(30)
-    beside.flush()  # it looks for a producer id twice a second
+    beside.flush()  # it checks for a producer id twice a second
     end_s = time.monotonic() + 4
     while time.monotonic() < end_s:
         began_s = time.monotonic()

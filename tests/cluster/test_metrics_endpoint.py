@@ -232,7 +232,7 @@ def test_a_metrics_port_in_use_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(BrokerFailed, match=expected), cluster:
             pass
         assert "Traceback" not in broker.log.read_text()
-    # Nothing that was refused is in the way of what comes.
+    # Refused connections do not block later ones.
     with cluster:
         pass
 

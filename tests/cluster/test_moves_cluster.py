@@ -20,7 +20,7 @@ from support.cluster.clients import (
 )
 from support.cluster.reassign_command import controller, create_with_replicas, throttles
 from support.cluster.segment_files import check_identical
-from support.wire.raw_client import Talk
+from support.wire.raw_client import RawClient
 
 TOPIC, PARTITIONS = "moved", 3
 SOURCE, DESTINATION = 1, 4
@@ -43,8 +43,8 @@ def cluster(insync_cluster: Cluster) -> Cluster:
 def start(cluster: Cluster, target: list[int], *, throttle: int = THROTTLE) -> MovesStarted:
     wanted = tuple(Move(TOPIC, number, tuple(target)) for number in range(PARTITIONS))
     body = moves.write_request(StartMoves(wanted, throttle_bytes_per_s=throttle))
-    with Talk(cluster.brokers[2].port) as talk:
-        frame, at = talk.ask(Api.START_MOVES, 0, body)
+    with RawClient(cluster.brokers[2].port) as client:
+        frame, at = client.exchange(Api.START_MOVES, 0, body)
         return moves.read_response(frame, at)
 
 
@@ -54,7 +54,7 @@ def is_moved(cluster: Cluster) -> bool:
 
 
 VICTIMS: dict[str, Callable[[Cluster], int | None]] = {
-    "nobody": lambda _: None,
+    "none": lambda _: None,
     "the source": lambda _: SOURCE,
     "the destination": lambda _: DESTINATION,
     "the controller": controller,

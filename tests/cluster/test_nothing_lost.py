@@ -22,15 +22,14 @@ from support.cluster.clients import (
     eventually,
     leader_of,
 )
-from support.cluster.recorded_clients import RecordingConsumer, RecordingProducer, check_history
-from support.wire.raw_client import ACKS_ALL, Talk, plain
+from support.wire.raw_client import ACKS_ALL, RawClient, plain
 
 pytestmark = pytest.mark.process
 
 SETTINGS = {
     "min.insync.replicas": "2",
     "log.segment.bytes": "100000",  # so that segments roll while brokers die
-    # A stopped broker is to be found out within the test.
+    # A stopped broker must lose its session within the test.
     "broker.session.timeout.ms": "1000",
     "broker.heartbeat.interval.ms": "100",
 }
@@ -118,7 +117,7 @@ FaultSequence = list[Callable[[Faults], None]]
 
 
 def run(sequence: FaultSequence, *, seconds: float, seed: int) -> None:
-    """Each act at least once, then round and round, with some peace in between."""
+    """Each fault at least once, then in turn, with pauses in between."""
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders")
         faults = Faults(cluster, IntegerProducer(cluster, "orders"), seed)
@@ -175,18 +174,18 @@ def test_every_other_fault_once_loses_nothing() -> None:
 
 @pytest.mark.parametrize("acks", [1, ACKS_ALL])
 def test_a_leader_stopped_past_its_session_acknowledges_nothing(acks: int) -> None:
-    """Not what lay in its socket while it was stopped, and not what comes on an old connection."""
+    """Neither requests in its socket while it was stopped, nor later ones on an old connection."""
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders", partitions=1)
         stale = leader_of(cluster)
-        with Talk(cluster.brokers[stale].port) as old:
+        with RawClient(cluster.brokers[stale].port) as old:
             assert old.produce("orders", plain(b"0")) == (ErrorCode.none, 0)
             cluster.pause(stale)
             old.post_produce("orders", plain(b"lost"), acks=acks)
             eventually(lambda: leader_of(cluster) != stale, within_s=20, what="another leads")
             leader = leader_of(cluster)
             # With patience: a machine that writes back a gigabyte may hold any append up.
-            with Talk(cluster.brokers[leader].port, patience_s=60) as new:
+            with RawClient(cluster.brokers[leader].port, patience_s=60) as new:
                 result = new.produce("orders", plain(b"1"), timeout_ms=50_000)
                 assert result == (ErrorCode.none, 1)
                 cluster.resume(stale)

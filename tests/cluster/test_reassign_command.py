@@ -109,7 +109,7 @@ def test_a_generated_plan_puts_replicas_in_different_racks_and_is_accepted(
         return ratio, {each["partition"]: each["replicas"] for each in entries}, lines[-1]
 
     with cluster:
-        # As even as can be, but for the racks; and one more partition that is well where it is.
+        # Balanced except for the racks; and one more partition that stays where it is.
         together = {0: [1, 2], 1: [2, 1], 2: [3, 4], 3: [4, 3]}
         create_with_replicas(cluster, TOPIC, list(together.values()))
         create_with_replicas(cluster, "elsewhere", [[1, 3]])

@@ -1,4 +1,4 @@
-"""Plans and quotas that cannot be, given to `insync reassign` on a cluster that is there.
+"""Invalid plans and quotas for `insync reassign` on a running cluster.
 
 Each time: one line that says what to change, exit code 1, and a cluster as it was before.
 """
@@ -117,7 +117,7 @@ PLANS = {
 
 
 class Refuses:
-    """Runs the command in this process: what it says, and that it changes nothing."""
+    """Runs the command in this process: checks its message, and that it changes nothing."""
 
     def __init__(self, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
         self._cluster = cluster

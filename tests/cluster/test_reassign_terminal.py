@@ -101,8 +101,8 @@ def test_bars_are_drawn_until_the_end(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_the_watch_and_not_the_move(cluster: Cluster, tmp_path: Path) -> None:
-    """Exit code 130, and a word of how to go on; the cluster goes on by itself, and takes the
-    throttle away."""
+    """Exit code 130, and a hint how to continue; the move goes on, and the cluster removes the
+    throttle."""
     topic = "left"
     with moving(cluster, topic, tmp_path / "plan.json") as terminal:
         terminal.read_until(lambda: terminal.is_halfway("total"), within_s=60)

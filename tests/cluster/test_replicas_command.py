@@ -76,11 +76,11 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         for number in range(500):
             hasty.produce("orders", str(number).encode(), partition=0)
         assert hasty.flush(10) == 0
-        code, told = describe()
+        code, description = describe()
         assert code == 1, "one broker did not answer"
-        assert not told["complete"]
-        assert told["problems"] == [f"broker {stopped}: does not respond"]
-        rows = {row["follower"]: row for row in told["followers"]}
+        assert not description["complete"]
+        assert description["problems"] == [f"broker {stopped}: does not respond"]
+        rows = {row["follower"]: row for row in description["followers"]}
         row = rows.pop(stopped)
         assert [each["lag_ms"] for each in rows.values()] == [0]
         assert row["in_sync"]
@@ -269,15 +269,15 @@ def no_broker() -> Iterator[int]:
     "body",
     [b"", b"\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1\0\5ab", wire.write_request(["t"]) + b"more"],
 )
-def test_bytes_that_are_no_request_end_their_own_connection_only(
+def test_a_malformed_request_closes_only_its_own_connection(
     capsys: pytest.CaptureFixture[str], cluster: Cluster, body: bytes
 ) -> None:
     header = write_request_header(
         api_key=Api.DESCRIBE_REPLICAS, api_version=0, correlation_id=1, client_id="bad"
     )
     frame = header + body
-    with socket.create_connection((HOST, cluster.brokers[1].port), timeout=10) as talk:
-        talk.sendall(len(frame).to_bytes(4, "big") + frame)
-        assert talk.recv(100) == b""
+    with socket.create_connection((HOST, cluster.brokers[1].port), timeout=10) as client:
+        client.sendall(len(frame).to_bytes(4, "big") + frame)
+        assert client.recv(100) == b""
     code, description = replicas(capsys, cluster.bootstrap)
     assert (code, description["exact"]) == (0, True)

@@ -19,7 +19,7 @@ from support.cluster.clients import (
     read_to_end,
 )
 from support.cluster.segment_files import log_start
-from support.wire.raw_client import EARLIEST, LATEST, Talk, plain
+from support.wire.raw_client import EARLIEST, LATEST, RawClient, plain
 
 pytestmark = pytest.mark.process
 
@@ -40,8 +40,8 @@ def size_bytes(folder: Path) -> int:
 
 
 def offset(cluster: Cluster, broker: int, timestamp: int) -> int:
-    with Talk(cluster.brokers[broker].port) as talk:
-        code, offset = talk.offset("orders", timestamp)
+    with RawClient(cluster.brokers[broker].port) as client:
+        code, offset = client.offset("orders", timestamp)
     assert code is ErrorCode.none
     return offset
 
@@ -50,12 +50,12 @@ def earliest(cluster: Cluster) -> int:
     return offset(cluster, leader_of(cluster), EARLIEST)
 
 
-def append(talk: Talk, count: int, *, acks: int = -1) -> int:
+def append(client: RawClient, count: int, *, acks: int = -1) -> int:
     """So many records of a kilobyte each; returns the offset after the last."""
     last = -1
     for _ in range(count):
         record = plain(bytes(1_000), timestamp_ms=int(time.time() * 1_000))
-        code, last = talk.produce("orders", record, acks=acks)
+        code, last = client.produce("orders", record, acks=acks)
         assert code is ErrorCode.none
     return last + 1
 
@@ -113,12 +113,12 @@ def test_uncommitted_records_are_not_deleted() -> None:
         create_topic(cluster, "orders", partitions=1, config=config)
         await_in_sync(cluster, "orders")
         leader = leader_of(cluster)
-        with Talk(cluster.brokers[leader].port) as talk:
-            append(talk, 100)
+        with RawClient(cluster.brokers[leader].port) as client:
+            append(client, 100)
             for broker in cluster.brokers:
                 if broker != leader:
                     cluster.pause(broker)
-            end = append(talk, 200, acks=1)
+            end = append(client, 200, acks=1)
             committed = offset(cluster, leader, LATEST)
             assert committed < end
             eventually(
@@ -146,10 +146,10 @@ def test_a_follower_whose_fetch_offset_was_deleted_restarts_at_the_log_start() -
         await_in_sync(cluster, "orders")
         leader = leader_of(cluster)
         follower = next(broker for broker in cluster.brokers if broker != leader)
-        with Talk(cluster.brokers[leader].port) as talk:
-            behind = append(talk, 30)
+        with RawClient(cluster.brokers[leader].port) as client:
+            behind = append(client, 30)
             cluster.kill(follower)
-            append(talk, 300)
+            append(client, 300)
         eventually(
             lambda: earliest(cluster) > behind, within_s=20, what="the follower's end is deleted"
         )

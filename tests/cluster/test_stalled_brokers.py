@@ -96,7 +96,7 @@ def pause_and_resume(cluster: Cluster, broker: int, *, for_s: float) -> None:
 
 
 def test_no_follower_leaves_the_isr_because_its_leader_was_paused(insync_cluster: Cluster) -> None:
-    """Longer than the lag time, shorter than its session. It stood still too long to lead on."""
+    """Longer than the lag time, shorter than its session. It stalled too long to keep leading."""
     cluster = insync_cluster
     leader, producer = start(cluster)
     with Writing(producer):
@@ -160,7 +160,7 @@ def test_a_follower_that_stopped_in_a_stall_longer_than_the_lag_limit_leaves_in_
         cluster.resume(stopped)
     assert f": broker {leader} resigned (its event loop did not run" in log_of(cluster)
     assert {each.broker for each in evictions_of(cluster, successor)} == {stopped}
-    assert evictions_of(cluster, leader) == [], "it had no right to judge"
+    assert evictions_of(cluster, leader) == [], "a leader that stalled evicts no follower"
     producer.flush()
     check_nothing_lost(cluster, producer)
 
@@ -243,10 +243,10 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing(
         assert produce(client, 9, topic, batch(1)).error_code is ErrorCode.none
         cluster.pause(leader)
         results: list[ErrorCode] = []
-        asking = Thread(
+        producing = Thread(
             target=lambda: results.append(produce(client, 9, topic, batch(2), acks=acks).error_code)
         )
-        asking.start()
+        producing.start()
         try:
             eventually(
                 lambda: others_leader(cluster, leader) not in (leader, -1),
@@ -255,7 +255,7 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing(
             )
         finally:
             cluster.resume(leader)
-        asking.join(20)
+        producing.join(20)
     assert results == [ErrorCode.not_leader_or_follower]
     await_in_sync(cluster, "orders")
 
@@ -263,7 +263,7 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing(
 def others_leader(cluster: Cluster, stopped: int) -> int:
     other = next(each for each in cluster.brokers.values() if each.broker != stopped)
     with KioClient(other.port) as client:
-        answer = client.ask(3, 9, {"topics": [{"name": "orders"}]})
+        answer = client.request(3, 9, {"topics": [{"name": "orders"}]})
     return int(answer.topics[0].partitions[0].leader_id)
 
 

@@ -1,4 +1,4 @@
-"""`insync telemetry export` against real brokers, and against what is no such cluster."""
+"""`insync telemetry export` against real brokers, and against clusters without telemetry."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _changes(tables: Tables) -> set[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterFaults:
-    """An export of a follower killed, a leader that stood still, one that read slowly."""
+    """An export after a killed follower, a stalled leader and a leader with slow reads."""
 
     folder: Path
     tables: Tables
@@ -141,7 +141,7 @@ def _every_fault(cluster: Cluster, folder: Path) -> AfterFaults:
 
     def is_recorded(tables: Tables) -> bool:
         now_led_by = {number: changes[-1] for number, changes in _elected(tables, led_by).items()}
-        return _ends_whole(tables) and _stood_still(tables, 1) and now_led_by == _leaders(producer)
+        return _ends_whole(tables) and _has_stalls(tables, 1) and now_led_by == _leaders(producer)
 
     tables = _exported_when(cluster, folder, is_recorded)
     latest = max(folder.iterdir(), key=lambda out: int(out.name))
@@ -228,7 +228,7 @@ def _ends_whole(tables: Tables) -> bool:
     )
 
 
-def _stood_still(tables: Tables, broker: int) -> bool:
+def _has_stalls(tables: Tables, broker: int) -> bool:
     return any(row["broker"] == broker and row["stall_ms"] > LAG_MS for row in tables["stalls"])
 
 

@@ -22,7 +22,7 @@ Topics = Callable[..., Any]
 
 
 def topics_of(capsys: pytest.CaptureFixture[str], cluster: Cluster) -> Topics:
-    """`insync topics --json` on this cluster: its data, or the line it complained with."""
+    """`insync topics --json` on this cluster: its data, or its error line."""
 
     def run(*flags: str, expect: int = 0) -> Any:
         arguments = ["topics", "--bootstrap-server", cluster.bootstrap, "--json", *flags]
@@ -258,7 +258,7 @@ def test_an_out_of_sync_replica_leads_only_if_unclean_election_is_enabled(
             assert partitions(topics, "two")[0]["isr"] == [2]
             assert read_all(cluster, "two", [0]) == {0: list(range(100))}
             return
-        # The controller has dealt with the return once it is known to be alive.
+        # The controller has handled the return once the broker is known to be live.
         eventually(
             lambda: partitions(topics, "two")[0]["offline_replicas"] == [1],
             within_s=10,

@@ -1,6 +1,6 @@
 """What clients may see around the high watermark, also when a new leader does not know it yet.
 
-One follower stands still while the others go on, so that the watermark lies below the leader's end
+One follower is paused while the others go on, so that the watermark lies below the leader's end
 for as long as a test wants it to.
 """
 
@@ -65,7 +65,7 @@ class HeldBack:
         values = {"topics": [{"name": NAME}]}
         eventually(
             lambda: (
-                new_leader.ask(METADATA, 9, values).topics[0].partitions[0].leader_id
+                new_leader.request(METADATA, 9, values).topics[0].partitions[0].leader_id
                 == self.new_leader
             ),
             within_s=20,
@@ -87,7 +87,7 @@ def held_back(cluster: Cluster) -> Iterator[HeldBack]:
             for broker, each in cluster.brokers.items()
         }
         # The controller must neither be killed nor stopped.
-        new_leader: int = clients[1].ask(DESCRIBE_CLUSTER, 0, {}).controller_id
+        new_leader: int = clients[1].request(DESCRIBE_CLUSTER, 0, {}).controller_id
         leader, stopped = (broker for broker in cluster.brokers if broker != new_leader)
         placed = [{"partition_index": 0, "broker_ids": (leader, new_leader, stopped)}]
         made = create(

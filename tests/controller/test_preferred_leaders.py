@@ -21,7 +21,7 @@ from support.sim.simulated_cluster import client_of, new_cluster
 
 INTERVAL_S = 300
 AT_HOME = partition(2, 1, leader=2)
-ABROAD = partition(2, 1, leader=1)
+LED_BY_ANOTHER = partition(2, 1, leader=1)
 
 
 @pytest.fixture
@@ -83,20 +83,20 @@ def play(loop: VirtualLoop, scenario: Scenario) -> None:
 
 def test_preferred_leaders_are_elected_at_the_interval_and_not_before(loop: VirtualLoop) -> None:
     async def scenario(world: World) -> None:
-        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+        await world.begin({0: LED_BY_ANOTHER}, Rebalance(interval_s=INTERVAL_S))
         await asyncio.sleep(INTERVAL_S - 2)
-        assert world.state() == ABROAD
+        assert world.state() == LED_BY_ANOTHER
         await asyncio.sleep(2)
-        assert world.state() == ABROAD.led_by(BrokerId(2))
+        assert world.state() == LED_BY_ANOTHER.led_by(BrokerId(2))
 
     play(loop, scenario)
 
 
 def test_no_preferred_election_when_disabled(loop: VirtualLoop) -> None:
     async def scenario(world: World) -> None:
-        await world.begin({0: ABROAD}, None)
+        await world.begin({0: LED_BY_ANOTHER}, None)
         await asyncio.sleep(10 * INTERVAL_S)
-        assert world.state() == ABROAD
+        assert world.state() == LED_BY_ANOTHER
 
     play(loop, scenario)
 
@@ -105,17 +105,17 @@ def test_preferred_election_can_be_enabled_sped_up_and_disabled_at_run_time(
     loop: VirtualLoop,
 ) -> None:
     async def scenario(world: World) -> None:
-        controller = await world.begin({0: ABROAD}, None)
+        controller = await world.begin({0: LED_BY_ANOTHER}, None)
         slow, fast = Rebalance(interval_s=INTERVAL_S), Rebalance(interval_s=10)
         controller.apply_settings(unclean_default=False, rebalance=slow)
         await asyncio.sleep(INTERVAL_S - 1)
         controller.apply_settings(unclean_default=False, rebalance=None)
         await asyncio.sleep(2 * INTERVAL_S)
-        assert world.state() == ABROAD
-        controller.apply_settings(unclean_default=False, rebalance=slow)
-        controller.apply_settings(unclean_default=False, rebalance=fast)
+        assert world.state() == LED_BY_ANOTHER
+        controller.change(unclean_default=False, rebalance=slow)
+        controller.change(unclean_default=False, rebalance=fast)
         await asyncio.sleep(11)
-        assert world.state() == ABROAD.led_by(BrokerId(2))
+        assert world.state() == LED_BY_ANOTHER.led_by(BrokerId(2))
 
     play(loop, scenario)
 
@@ -136,17 +136,19 @@ def test_an_unclean_election_is_held_at_once_when_it_is_enabled(loop: VirtualLoo
 @pytest.mark.parametrize(("abroad", "returned"), [(1, False), (2, True), (20, True)])
 def test_no_preferred_election_until_the_imbalance_exceeds_the_percentage(
     loop: VirtualLoop,
-    abroad: int,
+    led_by_another: int,
     returned: bool,  # noqa: FBT001
 ) -> None:
     """Five percent of twenty may be led by others: one, of those of this broker alone."""
 
     async def scenario(world: World) -> None:
-        states = {number: ABROAD if number < abroad else AT_HOME for number in range(20)}
+        states = {
+            number: LED_BY_ANOTHER if number < led_by_another else AT_HOME for number in range(20)
+        }
         states |= {number: partition(3, 1, leader=3) for number in range(20, 40)}
         await world.begin(states, Rebalance(interval_s=INTERVAL_S, percentage_max=5))
         await asyncio.sleep(INTERVAL_S + 1)
-        kept = abroad if not returned else 0
+        kept = led_by_another if not returned else 0
         assert world.leaders(20) == [1] * kept + [2] * (20 - kept)
 
     play(loop, scenario)
@@ -170,19 +172,19 @@ def test_a_preferred_replica_that_cannot_lead_is_not_elected(state: PartitionSta
 def test_a_cooling_broker_is_not_elected_for_the_partition_it_resigned() -> None:
     live = {BrokerId(1), BrokerId(2)}
     elected = preferred_elections(
-        {"a": ABROAD, "b": ABROAD},
+        {"a": LED_BY_ANOTHER, "b": LED_BY_ANOTHER},
         live=live,
         percentage_max=10,
         cooling={"a": {BrokerId(2)}},
     )
-    assert elected == {"b": ABROAD.led_by(BrokerId(2))}
+    assert elected == {"b": LED_BY_ANOTHER.led_by(BrokerId(2))}
 
 
 def test_an_election_does_not_overwrite_a_concurrent_change(loop: VirtualLoop) -> None:
     """The store takes a while; meanwhile the ISR shrinks, and the preferred one is out of it."""
 
     async def scenario(world: World) -> None:
-        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+        await world.begin({0: LED_BY_ANOTHER}, Rebalance(interval_s=INTERVAL_S))
         path = paths.partition_state("t", 0)
         shrunk = partition(2, 1, isr=(1,), leader=1)
 
@@ -202,7 +204,7 @@ def test_a_deposed_controller_elects_no_leader(loop: VirtualLoop) -> None:
     """Its step is under way when another broker becomes the controller."""
 
     async def scenario(world: World) -> None:
-        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+        await world.begin({0: LED_BY_ANOTHER}, Rebalance(interval_s=INTERVAL_S))
 
         def delayed() -> int:
             world.tree.delay_ms = lambda: 0
@@ -215,7 +217,7 @@ def test_a_deposed_controller_elects_no_leader(loop: VirtualLoop) -> None:
 
         world.tree.delay_ms = delayed
         await asyncio.sleep(10 * INTERVAL_S)
-        assert world.state() == ABROAD
+        assert world.state() == LED_BY_ANOTHER
 
     play(loop, scenario)
 
@@ -226,7 +228,7 @@ def test_a_new_incarnation_of_the_preferred_replica_is_not_elected_for_the_forme
     """It dies and is back while the step is under way: it leads only after it has caught up."""
 
     async def scenario(world: World) -> None:
-        await world.begin({0: ABROAD}, Rebalance(interval_s=INTERVAL_S))
+        await world.begin({0: LED_BY_ANOTHER}, Rebalance(interval_s=INTERVAL_S))
 
         def delayed() -> int:
             world.tree.delay_ms = lambda: 0
@@ -239,7 +241,7 @@ def test_a_new_incarnation_of_the_preferred_replica_is_not_elected_for_the_forme
         await asyncio.sleep(INTERVAL_S + 2)
         assert world.state().leader == 1
         assert world.state().isr == (1,)
-        assert world.state().leader_epoch == ABROAD.leader_epoch
+        assert world.state().leader_epoch == LED_BY_ANOTHER.leader_epoch
 
     play(loop, scenario)
 

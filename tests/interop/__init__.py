@@ -1,1 +1,1 @@
-"""Other people's clients and tools against our brokers: `make test-interop`."""
+"""Third-party clients and tools against Insync's brokers: `make test-interop`."""

@@ -17,7 +17,7 @@ _numbers = count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sockets that other people's clients leave behind are theirs, when they are found midway."""
+    """Ignore unclosed sockets of third-party clients that the garbage collector finds in a test."""
     not_ours = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def sockets_left_behind() -> Iterator[None]:
-    """The others are found here, and not by whatever test comes next."""
+    """Collect the rest here, and not in the next test."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

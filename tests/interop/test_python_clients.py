@@ -126,8 +126,10 @@ def test_confluent_kafka_finds_offsets(cluster: Cluster, timed: str) -> None:
     )
     assert consumer.get_watermark_offsets(TopicPartition(timed, 0), timeout=10) == (0, 4)
     for time_ms, offset in OFFSETS_BY_TIME.items():
-        (found,) = consumer.offsets_for_times([TopicPartition(timed, 0, time_ms)], timeout=10)
-        assert found.offset == offset, time_ms
+        (offset_and_time,) = consumer.offsets_for_times(
+            [TopicPartition(timed, 0, time_ms)], timeout=10
+        )
+        assert offset_and_time.offset == offset, time_ms
     (none,) = consumer.offsets_for_times([TopicPartition(timed, 0, TOO_LATE_MS)], timeout=10)
     assert none.offset == -1, "the end"
     consumer.close()

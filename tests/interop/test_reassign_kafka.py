@@ -189,7 +189,7 @@ def test_sweep_removes_the_throttle_of_a_killed_tool(world: World) -> None:
         try:
             eventually(world.is_moving, within_s=30, what="the move has begun")
         finally:
-            tool.kill()  # -9: nothing is put away
+            tool.kill()  # -9: no clean-up
     of_topic = f"{world.topic} follower.replication.throttled.replicas"
     eventually(lambda: of_topic in world.throttles(), within_s=30, what="its throttle is described")
     kept = world.json("--sweep")
@@ -291,7 +291,7 @@ def writes(world: World, mb_per_s: float) -> Iterator[None]:
 
 
 def test_a_throttle_below_the_inbound_rate(world: World) -> None:
-    """Refused; forced, it is found stuck, with the number to change; changed, it ends."""
+    """Refused; with --force it is reported stuck with the rate to set, which completes it."""
     world.make([1], mb=5)
     plan = world.plan([3])
     flags = ["--execute", "--reassignment-json-file", plan, "--throttle", "500kB"]
@@ -335,7 +335,7 @@ def test_a_broker_that_is_rebuilt_from_leader(world: World, kafka: ApacheKafka) 
         try:
             eventually(world.lists_are_set, within_s=30, what="it is set")
         finally:
-            killed.kill()  # -9: the journal is all that knows of it
+            killed.kill()  # -9: only the journal has it
     assert world.lists_are_set()
     swept = world.json("--sweep")["throttle_cleared"]
     assert swept["brokers"] == [-1, 1, 2]

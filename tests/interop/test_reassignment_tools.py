@@ -1,4 +1,4 @@
-"""Moves by other people's tools: Apache Kafka's own, and kafka-python's admin client."""
+"""Moves by third-party tools: Apache Kafka's own, and kafka-python's admin client."""
 
 from __future__ import annotations
 

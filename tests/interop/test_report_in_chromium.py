@@ -1,4 +1,4 @@
-"""The report where people read it: drawn without a word of complaint, sortable, light and dark.
+"""The report in a browser: drawn without console errors, sortable, light and dark.
 
 One page is of points made up to fill it, the other what `insync pipeline report` makes of a record.
 """
@@ -284,7 +284,7 @@ def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, poin
     assert chromium.complaints() == []
 
 
-def test_with_nothing_recorded(chromium: Browser, tmp_path: Path) -> None:
+def test_a_report_with_nothing_recorded(chromium: Browser, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
     path.write_text(render(Points(), title="Nothing", recommendation=None), encoding="utf-8")
     chromium.open(path)

@@ -96,9 +96,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(kafka: ApacheKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    def insync(listener: str, given: dict[str, str], *command: str) -> tuple[int, str, str]:
+    def insync(listener: str, properties: dict[str, str], *command: str) -> tuple[int, str, str]:
         file = tmp_path / "client.properties"
-        file.write_text("".join(property_line(*each) for each in given.items()))
+        file.write_text("".join(property_line(*each) for each in properties.items()))
         address = kafka.bootstrap if listener == "PLAINTEXT" else kafka.bootstrap_of(listener)
         where = ["--bootstrap-server", address, "--command-config", str(file)]
         code = cli.main([command[0], *where, *command[1:]])
@@ -250,8 +250,11 @@ def test_a_certificate_that_is_missing_or_unknown(
     run: Run, authority: Authority, tmp_path: Path, version: str
 ) -> None:
     client = trusting(authority) | {"security.protocol": "SSL", "ssl.enabled.protocols": version}
-    stranger = Authority(tmp_path / "strangers", "strangers").sign("stranger")
-    for properties in (client, client | {"ssl.keystore.location": str(stranger.path)}):
+    other_authoritys_certificate = Authority(tmp_path / "strangers", "strangers").sign("stranger")
+    for properties in (
+        client,
+        client | {"ssl.keystore.location": str(other_authoritys_certificate.path)},
+    ):
         code, _, err = run("MUTUAL", properties, "topics", "--list")
         assert (code, err.count("\n")) == (1, 1)
         assert "the broker refuses this client's certificate, or requires one" in err
@@ -329,7 +332,7 @@ def test_sessions_that_end_during_requests(kafka: ApacheKafka, authority: Author
     """KIP-368: the broker ends a connection that is used for longer than its session."""
     client = command_config(logged_in(authority, "SCRAM-SHA-512"), Patience())
 
-    async def ask_on() -> set[ClientConnection]:
+    async def keep_requesting() -> set[ClientConnection]:
         used: set[ClientConnection] = set()
         addresses = parse_bootstrap(kafka.bootstrap_of("SHORT"))
         async with Admin(Connections(client.network, addresses)) as admin:
@@ -341,5 +344,5 @@ def test_sessions_that_end_during_requests(kafka: ApacheKafka, authority: Author
         return used
 
     began_s = time.monotonic()
-    assert len(asyncio.run(ask_on())) >= 3
+    assert len(asyncio.run(keep_requesting())) >= 3
     assert time.monotonic() - began_s > SHORT_SESSION_MS / 1_000

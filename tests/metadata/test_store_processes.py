@@ -33,9 +33,9 @@ SILENT_MS_MAX = TIMEOUT_MS + 3 * INTERVAL_MS
 class Process:
     """One `store_process`, and what it printed."""
 
-    def __init__(self, path: Path, act: str, argument: str, *, timeout_ms: int) -> None:
+    def __init__(self, path: Path, action: str, argument: str, *, timeout_ms: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, SCRIPT, path, str(timeout_ms), str(INTERVAL_MS), act, argument],
+            [sys.executable, SCRIPT, path, str(timeout_ms), str(INTERVAL_MS), action, argument],
             stdout=subprocess.PIPE,
         )
         self._output = bytearray()

@@ -102,8 +102,8 @@ def test_a_preserved_throttle_stays_until_it_is_verified_without(
             cluster.network.heal()
             await until(lambda: moved(cluster) == [3, 2], within_s=60)
             await asyncio.sleep(1)
-        act = reassign_end.cancel if action == "cancel" else reassign_end.verify
-        answer = await act(admin, replace(ours, preserves_throttles=True))
+        end_move = reassign_end.cancel if action == "cancel" else reassign_end.verify
+        answer = await end_move(admin, replace(ours, preserves_throttles=True))
         assert answer.exit_code == 0
         assert answer.data["throttle_preserved"] is not is_too_late
         assert ("The throttle stays set" in answer.text) is not is_too_late

@@ -51,7 +51,7 @@ def test_rate_and_end_of_a_move() -> None:
     assert progress.left_ms == 25_000
 
 
-def test_with_produce_it_ends_later() -> None:
+def test_a_move_ends_later_with_produce() -> None:
     """Quota minus inbound: 10 MB/s of which 2 are new."""
     history = History(stuck_after_ms=30_000)
     history.add(sample(0, {THREE: copy(300, 0)}))
@@ -60,7 +60,7 @@ def test_with_produce_it_ends_later() -> None:
     assert progress.left_ms == 27_500
 
 
-def test_the_last_broker_ends_the_move() -> None:
+def test_the_slowest_broker_determines_the_end_of_a_move() -> None:
     history = History(stuck_after_ms=30_000)
     history.add(sample(0, {THREE: copy(100, 0), FOUR: copy(100, 0)}))
     progress = history.add(sample(10, {THREE: copy(100, 50), FOUR: copy(100, 20)}))
@@ -84,7 +84,7 @@ def stuck_progress(samples: list[Sample], patience_ms: int = 30_000) -> MoveProg
     return [history.add(each) for each in samples][-1]
 
 
-def test_stuck_because_more_comes_in_than_the_throttle_lets_through() -> None:
+def test_a_move_is_stuck_because_the_inbound_rate_exceeds_the_throttle() -> None:
     """inbound 12 MB/s exceeds the throttle of 10 MB/s on broker 3"""
     samples = [
         sample(second, {THREE: copy(100 + 12 * second, 10 * second)}, limits_in={THREE: 10 * MB})
@@ -99,7 +99,7 @@ def test_stuck_because_more_comes_in_than_the_throttle_lets_through() -> None:
     assert stuck_progress(samples[:-1]).stuck is None, "not yet for long enough"
 
 
-def test_stuck_on_the_leaders_side() -> None:
+def test_a_move_is_stuck_because_of_a_leaders_throttle() -> None:
     samples = [
         sample(second, {THREE: copy(100 + 2 * second, second)}, limits_out={ONE: MB})
         for second in range(31)
@@ -108,7 +108,7 @@ def test_stuck_on_the_leaders_side() -> None:
 
 
 @pytest.mark.parametrize("side", ["limits_in", "limits_out"])
-def test_stuck_because_the_throttle_is_next_to_nothing(side: str) -> None:
+def test_a_move_is_stuck_because_the_throttle_is_very_low(side: str) -> None:
     broker = THREE if side == "limits_in" else ONE
     samples = [sample(second, {THREE: copy(100, 0)}, **{side: {broker: 1}}) for second in range(31)]
     answer = str(stuck_progress(samples).stuck)
@@ -116,19 +116,19 @@ def test_stuck_because_the_throttle_is_next_to_nothing(side: str) -> None:
     assert "--throttle 1158 to be done in a day" in answer, "100 MB / 86400 s, rounded up"
 
 
-def test_stuck_because_a_broker_is_down() -> None:
+def test_a_move_is_stuck_because_a_broker_is_down() -> None:
     samples = [
         sample(second, {THREE: copy(100, None)}, silent={THREE: "is down"}) for second in range(31)
     ]
     assert "broker 3 is down; start it, or cancel the move" in str(stuck_progress(samples).stuck)
 
 
-def test_stuck_for_no_reason_that_can_be_seen() -> None:
+def test_a_move_is_stuck_for_an_unknown_reason() -> None:
     samples = [sample(second, {THREE: copy(100, 0)}) for second in range(31)]
     assert "no throttle explains it" in str(stuck_progress(samples).stuck)
 
 
-def test_done_is_not_stuck() -> None:
+def test_a_completed_move_is_not_stuck() -> None:
     samples = [sample(second, {THREE: copy(100, 100, moving=False)}) for second in range(99)]
     progress = stuck_progress(samples)
     assert (progress.stuck, progress.moving, progress.left_bytes) == (None, 0, 0)

@@ -1,4 +1,4 @@
-"""What the logs have and the store has not given out is found, within reason, and skipped."""
+"""Epochs and producer ids in the logs that the store has not allocated are found and skipped."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_replica_that_was_moved_away_while_a_broker_was_down_is_a_stray_until_
     play(scenario)
 
 
-def test_a_namesake_created_while_a_broker_was_down_gets_an_empty_log() -> None:
+def test_a_topic_recreated_while_a_broker_was_down_gets_an_empty_log() -> None:
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster)
         cluster.kill(3)

@@ -1,4 +1,4 @@
-"""Defect 8: a broker's id belongs to one data directory, and another one is not believed."""
+"""Defect 8: a broker's id belongs to one data directory, and another one is refused."""
 
 from __future__ import annotations
 

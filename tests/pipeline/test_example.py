@@ -1,4 +1,4 @@
-"""The example is a notebook: its cells run one by one, and say of a record what is known of it."""
+"""The example is a notebook: its cells run one by one, with known results for a known record."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_cells_run_in_order(
     assert spark.range(3).count() == 3  # the session is ours, and goes on
 
 
-def test_what_the_readme_shows_runs(
+def test_the_example_of_the_readme_runs(
     brokers: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)

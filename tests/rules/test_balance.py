@@ -55,7 +55,7 @@ def test_a_broker_that_is_not_listed_is_emptied() -> None:
     assert copied(before, after, lambda _: 1) == 2, "what broker 1 had"
 
 
-def test_the_smaller_ones_move() -> None:
+def test_the_smaller_partitions_move() -> None:
     before = plan((1,), (1,), (1,))
     sizes = {("t", PartitionId(0)): 10, ("t", PartitionId(1)): 5, ("t", PartitionId(2)): 100}
     after = balanced(before, brokers=ids([1, 2]), racks={}, sizes=sizes)
@@ -84,7 +84,7 @@ def test_a_rack_that_is_too_small_for_its_share() -> None:
     assert set(after["t", PartitionId(0)]) == {1, 2, 3, 4}
 
 
-def test_some_racks_are_not_known() -> None:
+def test_brokers_without_a_rack() -> None:
     with pytest.raises(BadPlan, match="broker 2 has no rack"):
         balanced(plan((1, 2)), brokers=ids([1, 2]), racks={BrokerId(1): "a"}, sizes={})
 
@@ -141,7 +141,7 @@ def best_of_all(
 
 
 def crowded(seed: int) -> tuple[Plan, list[BrokerId], dict[BrokerId, str], list[int]]:
-    """By plain chance: a search that prefers small numbers hardly ever needs a second thought."""
+    """At random: Hypothesis prefers small numbers, which hardly ever need a second move."""
     chance = Random(seed)  # noqa: S311
     count = chance.randint(3, 6)
     brokers_known = range(1, 1 + count)

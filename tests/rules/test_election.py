@@ -281,7 +281,7 @@ def test_design_an_epoch_belongs_to_one_leader(
 def test_design_a_cooling_broker_is_elected_only_if_no_other_member_is_live(
     state: PartitionState, live: frozenset[BrokerId], cooling: frozenset[BrokerId]
 ) -> None:
-    """A dumb twin: rank by (cooling, place in the assignment) and take the best."""
+    """The oracle: rank by (cooling, position in the assignment) and take the first."""
     ranked = sorted(
         (broker in cooling, state.replicas.index(broker)) for broker in state.isr if broker in live
     )

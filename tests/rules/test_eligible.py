@@ -91,7 +91,7 @@ class TestOffline:
 
     def test_an_eligible_replica_leads_if_every_member_is_damaged(self) -> None:
         state = with_eligible(partition(1, 2, 3, isr=(1,), leader=None), 2, 3)
-        assert elect(state, live=among(2)) == state, "the member may come back whole"
+        assert elect(state, live=among(2)) == state, "the member may come back intact"
         elected = elect(state, live=among(2, 3), damaged=among(1))
         assert (elected.leader, elected.isr) == (2, brokers(2))
         assert elected.eligible == brokers(3)
@@ -113,7 +113,7 @@ class TestOffline:
         assert (intact.leader, intact.isr) == (3, brokers(3))
 
     def test_a_damaged_member_leaves_while_its_leader_is_live(self) -> None:
-        """A leader that lets it in deletes the report: while there is one, it is not whole."""
+        """A leader that adds it deletes the report: while there is one, it is damaged."""
         after = brokers_changed(
             partition(1, 2, 3, leader=1), ended=(), live=ALL, damaged=among(2), min_isr=2
         )

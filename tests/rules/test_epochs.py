@@ -1,6 +1,6 @@
 """Leader epochs: KIP-101, KIP-279, and "Truncation" in kafka-facts section 1.
 
-The property at the end needs no document: whatever happened to some replicas under a chain of
+The property at the end needs no document: whatever happened to some replicas under a series of
 leaders, clean or unclean, a follower must come out with exactly what it shares with its leader.
 """
 
@@ -234,7 +234,7 @@ class Replica:
     def cut(self, to: int) -> Replica:
         return Replica(log=self.log[:to], history=self.history.cut_end(Offset(to)))
 
-    def dumb_history(self) -> EpochHistory:
+    def history_by_scan(self) -> EpochHistory:
         """The first offset of each epoch, looked up in the log."""
         epochs = [epoch for epoch, _ in self.log]
         if self.leads is not None:
@@ -243,7 +243,7 @@ class Replica:
 
 
 def shared_length(one: Log, other: Log) -> int:
-    """The dumb way: compare record by record."""
+    """The oracle: compare record by record."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return sum(1 for _ in same)
 
@@ -255,7 +255,7 @@ def copied(follower: Replica, leader: Replica, *, records: int) -> Replica:
 
 
 def follow(follower: Replica, leader: Replica) -> tuple[Replica, int]:
-    """Ask and cut until the leader would serve the follower; also how often it had to cut.
+    """Look up and truncate until the leader would serve the follower; and the number of rounds.
 
     Each round goes down at least one epoch, so there are never more than there are epochs.
     """
@@ -271,7 +271,7 @@ def follow(follower: Replica, leader: Replica) -> tuple[Replica, int]:
         if answer is None:
             break
         rounds += 1
-        assert rounds <= rounds_max, "a round that cut no epoch"
+        assert rounds <= rounds_max, "a round that truncated no epoch"
         cut = truncation(
             follower.history,
             log_end=follower.end,
@@ -296,7 +296,7 @@ def replica(*epochs: int, leads: int | None = None) -> Replica:
 
 class TestTheDocumentsExamples:
     def test_kip_101_scenario_1_a_restart_loses_nothing_above_a_stale_watermark(self) -> None:
-        """m2 is on both, the follower's watermark does not say so yet (here it is even 0)."""
+        """m2 is on both, and the follower's watermark is still below it (here it is even 0)."""
         follower, rounds = follow(replica(0, 0), replica(0, 0, leads=1))
         assert (follower.log, rounds) == (log_of(0, 0), 0)
 
@@ -386,7 +386,7 @@ clusters = st.lists(terms, min_size=4, max_size=10).map(cluster_after)
 @given(clusters)
 def test_a_history_kept_incrementally_is_that_of_the_log(cluster: Cluster) -> None:
     for one in cluster.replicas:
-        assert one.history == one.dumb_history()
+        assert one.history == one.history_by_scan()
 
 
 @pytest.mark.property
@@ -399,7 +399,7 @@ def test_a_follower_truncates_to_exactly_the_common_prefix_with_its_leader(
     for follower in cluster.followers:
         after, _ = follow(follower, leader)
         assert after.log == follower.log[: shared_length(follower.log, leader.log)]
-        assert follow(after, leader) == (after, 0), "having cut, it is served"
+        assert follow(after, leader) == (after, 0), "after truncation it is served"
 
 
 @pytest.mark.property
@@ -418,7 +418,7 @@ def test_retention_leaves_the_history_of_what_is_left(cluster: Cluster, deleted:
     for one in cluster.replicas:
         settled = one.cut(one.end)
         log_start = min(deleted, max(0, settled.end - 1))
-        left = Replica(log=settled.log[log_start:]).dumb_history()
+        left = Replica(log=settled.log[log_start:]).history_by_scan()
         expected = history(*((entry.epoch, entry.start + log_start) for entry in left.entries))
         assert settled.history.cut_start(Offset(log_start)) == expected
 

@@ -54,9 +54,9 @@ class PartitionHistory(RuleBasedStateMachine):
     def leader_stalls(self, stall_ms: int) -> None:
         self.world.leader_stalls(stall_ms)
 
-    @rule(is_told=st.booleans())
-    def store_takes_the_change(self, is_told: bool) -> None:  # noqa: FBT001
-        self.world.store_takes_the_change(is_told=is_told)
+    @rule(is_answered=st.booleans())
+    def store_takes_the_change(self, is_answered: bool) -> None:  # noqa: FBT001
+        self.world.store_takes_the_change(is_answered=is_answered)
 
     @rule()
     def leader_reads_store(self) -> None:
@@ -114,7 +114,7 @@ Action = Callable[[PartitionWorld, Random, BrokerId], None]
 
 
 def _store(world: PartitionWorld, random: Random, _broker: BrokerId) -> None:
-    world.store_takes_the_change(is_told=random.random() < 0.7)
+    world.store_takes_the_change(is_answered=random.random() < 0.7)
     if random.random() < 0.5:
         world.leader_reads_store()
 

@@ -149,7 +149,7 @@ def test_a_late_leader_records_when_its_decision_was_due() -> None:
     ]
 
 
-def test_what_is_due_at_once_is_due_since_the_event() -> None:
+def test_an_eviction_that_an_append_causes_is_due_at_the_append() -> None:
     """`messages`: the append itself puts the followers out of sync."""
     rule = Rule(policy=Messages(lag_time_max_ms=LIMIT_MS, lag_max_messages=5), fetch_wait_max_ms=9)
     machine = level(Machine(rule=rule))
@@ -204,7 +204,7 @@ class TestOutcomes:
         assert machine.state.isr == expand
 
     @pytest.mark.parametrize("version", [3, 4])
-    def test_a_state_that_was_read_before(self, version: int) -> None:
+    def test_a_partition_state_from_before_the_proposal_changes_nothing(self, version: int) -> None:
         machine, _, expand = self.proposed()
         state = PartitionStateRead(version, ALL, frozenset({LEADER, SECOND}))
         assert machine.report(state, now_ms=1_201) == []

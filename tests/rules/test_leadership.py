@@ -128,7 +128,7 @@ def test_a_broker_that_is_gone_neither_joins_nor_holds_the_watermark() -> None:
 
 
 def test_a_pseudo_isr_member_stops_holding_the_watermark_when_its_lag_passes_the_limit() -> None:
-    """KAFKA-4485, guarantee 1; and the deadline says when to look."""
+    """KAFKA-4485, guarantee 1; and the deadline is when to check."""
     term = leadership(members=(LEADER, SECOND)).append(end=Offset(10), now_ms=0)
     term = fetched(term, THIRD, 10, at_ms=100).append(end=Offset(20), now_ms=200)
     term = fetched(term, SECOND, 20, at_ms=300)

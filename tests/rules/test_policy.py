@@ -1,4 +1,4 @@
-"""Each policy against a dumb twin that restates the design's table over raw history."""
+"""Each policy against an oracle that restates the design's table over raw history."""
 
 from __future__ import annotations
 

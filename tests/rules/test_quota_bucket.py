@@ -1,7 +1,7 @@
 """The bucket's bound, its mean and its waking time, each against plain bookkeeping.
 
 The bound is the one of the design's "Quotas": 10 s of the quota R and half a second more, less
-what in-sync replicas took, plus one batch. The dumb side is a list of (moment, bytes).
+what in-sync replicas took, plus one batch. The oracle is a list of (time, bytes).
 """
 
 from collections.abc import Iterator, Sequence
@@ -180,7 +180,7 @@ Actions = list[Idle | InSync | Limited]
 
 @dataclass
 class Sender:
-    """Obeys a bucket as greedily as it can, and writes down what left when."""
+    """Sends as much as a bucket admits, and records the bytes and times."""
 
     bucket: Bucket
     now_ms: int = 0
@@ -221,7 +221,7 @@ RATES = st.sampled_from([1, 2, 3, 999, 1_000, 300_000]) | st.integers(1, 10**7)
 
 @st.composite
 def action_sequences(draw: st.DrawFn, *, with_in_sync: bool) -> tuple[int, Actions]:
-    """A quota, and deeds whose sizes are multiples and parts of a second of it."""
+    """A quota, and actions whose sizes are multiples and parts of a second of it."""
     rate = draw(RATES)
     sizes = st.integers(1, 14_000).map(lambda permille: max(1, rate * permille // 1_000))
     small_sizes = st.integers(1, 600).map(lambda permille: max(1, rate * permille // 1_000))
@@ -435,13 +435,13 @@ class Receiver:
                 if leader in self.under_way:
                     self.settle(leader, now_ms)
                 if leader not in self.under_way:
-                    self.ask(leader, answers, delays_ms, now_ms)
+                    self.send_request(leader, answers, delays_ms, now_ms)
 
     def pass_in_sync(self, size_bytes: int, now_ms: int) -> None:
         self.bucket = self.bucket.pass_in_sync(size_bytes, now_ms=now_ms)
         self.in_sync.append((now_ms, size_bytes))
 
-    def ask(
+    def send_request(
         self, leader: int, answers: Iterator[int], delays_ms: Iterator[int], now_ms: int
     ) -> None:
         self.bucket, granted_bytes = self.bucket.reserve(

@@ -133,7 +133,7 @@ def test_a_sample_without_length_is_refused() -> None:
         QuotaWindow(sample_ms=0)
 
 
-# --- against a dumb twin ---
+# --- against an oracle ---
 
 
 @dataclass

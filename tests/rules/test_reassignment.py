@@ -263,7 +263,7 @@ targets = st.lists(st.sampled_from(BROKERS), min_size=1, max_size=4, unique=True
 class Partition:
     """One partition under operators, a leader that changes the ISR, and brokers that die.
 
-    The model is two facts: which brokers live, and which replicas there were before the first
+    The model is two facts: which brokers are live, and which replicas there were before the first
     move that is still under way. Every step checks what it did against them.
     """
 
@@ -354,7 +354,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A move, perhaps in place of another, and what happens before it is looked at again."""
+    """A move, perhaps in place of another, and what happens before it is checked again."""
 
     target: tuple[BrokerId, ...]
     live: frozenset[BrokerId]

@@ -132,7 +132,7 @@ brokers = st.frozensets(st.integers(1, 5).map(BrokerId), min_size=1, max_size=3)
 moves = st.builds(Move, sources=brokers, destinations=brokers)
 keys = st.tuples(st.sampled_from(["t", "u"]), st.integers(0, 2).map(PartitionId))
 entries = st.frozensets(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=4)
-lists = entries.map(lambda found: ",".join(f"{p}:{b}" for p, b in sorted(found)))
+lists = entries.map(lambda pairs: ",".join(f"{p}:{b}" for p, b in sorted(pairs)))
 topic_configs = st.dictionaries(st.sampled_from([LEADER_LIST, FOLLOWER_LIST]), lists)
 broker_configs = st.dictionaries(st.sampled_from([LEADER_RATE, FOLLOWER_RATE]), st.just("9"))
 

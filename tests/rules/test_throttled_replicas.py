@@ -128,7 +128,7 @@ def test_the_refusal_of_a_number_too_large_names_the_largest() -> None:
 
 @pytest.mark.property
 @given(text=st.lists(ENTRIES, max_size=3).map(",".join) | st.text())
-def test_any_text_is_read_or_refused_and_what_was_read_reads_the_same_again(text: str) -> None:
+def test_any_text_is_refused_or_read_and_its_written_form_reads_the_same(text: str) -> None:
     try:
         listed = parse(text)
     except BadThrottledReplicas:
@@ -154,7 +154,7 @@ def test_written_form(listed: ThrottledReplicas, text: str) -> None:
 
 @pytest.mark.property
 @given(listed=LISTS)
-def test_what_is_written_can_be_read_back(listed: ThrottledReplicas) -> None:
+def test_a_written_list_can_be_read_back(listed: ThrottledReplicas) -> None:
     assert parse(str(listed)) == listed
 
 
@@ -189,14 +189,14 @@ def test_a_wildcard_is_for_its_own_topic_only() -> None:
 
 
 @pytest.mark.property
-@given(replicas=st.lists(REPLICAS), asked=REPLICAS)
+@given(replicas=st.lists(REPLICAS), replica=REPLICAS)
 def test_a_list_includes_exactly_what_it_was_made_of(
-    replicas: list[tuple[PartitionId, BrokerId]], asked: tuple[PartitionId, BrokerId]
+    replicas: list[tuple[PartitionId, BrokerId]], replica: tuple[PartitionId, BrokerId]
 ) -> None:
     listed: SomeReplicas = listing(replicas)
     assert all(listed.includes(*one) for one in replicas)
-    assert listed.includes(*asked) is (asked in replicas)
-    assert EveryReplica().includes(*asked)
+    assert listed.includes(*replica) is (replica in replicas)
+    assert EveryReplica().includes(*replica)
 
 
 # --- the rate that goes with a list: kafka-facts 3, "per-broker overrides cluster default" ---

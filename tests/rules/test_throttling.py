@@ -228,10 +228,10 @@ class Queue:
                 longest_ms[one] = max(longest_ms[one], now_ms - waits_since_ms[one])
                 waits_since_ms[one] = now_ms + self.rests_ms[one]
             held_back = admission.held_back
-            looks_at_ms = [ms for one, ms in waits_since_ms.items() if one not in held_back]
+            woken_at_ms = [ms for one, ms in waits_since_ms.items() if one not in held_back]
             if admission.wake_at_ms is not None:
-                looks_at_ms.append(admission.wake_at_ms)
-            now_ms = min(looks_at_ms)
+                woken_at_ms.append(admission.wake_at_ms)
+            now_ms = min(woken_at_ms)
         return [max(longest_ms[one], now_ms - waits_since_ms[one]) for one in sorted(order)]
 
 

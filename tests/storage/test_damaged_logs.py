@@ -1,4 +1,4 @@
-"""A stopped log whose files are damaged: it says so, or it has everything, and it never lies."""
+"""A stopped log whose files are damaged: it is marked damaged, or it has every record."""
 
 from __future__ import annotations
 

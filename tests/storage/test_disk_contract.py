@@ -89,7 +89,7 @@ def test_directories(disk: Disk, root: str) -> None:
     assert disk.free_bytes(root) > 0
 
 
-def test_a_lock_is_held_by_one_and_can_be_passed_on(disk: Disk, root: str) -> None:
+def test_a_lock_has_one_holder_and_can_be_taken_after_its_release(disk: Disk, root: str) -> None:
     lock = disk.lock(f"{root}/.lock")
     assert lock is not None
     assert disk.lock(f"{root}/.lock") is None
@@ -100,7 +100,7 @@ def test_a_lock_is_held_by_one_and_can_be_passed_on(disk: Disk, root: str) -> No
     again.release()
 
 
-def test_an_open_file_outlives_its_name(disk: Disk, root: str) -> None:
+def test_an_open_file_can_be_read_after_it_was_removed(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/f")
     file.append([b"abc"])
     disk.remove(f"{root}/f")
@@ -216,7 +216,9 @@ def test_a_filesystem_without_nowait_is_read_plainly(
     assert bytes(file.read_nowait(1, 3) or b"") == b"bc"
 
 
-def test_what_is_not_in_memory_would_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nowait_read_outside_the_page_cache_would_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cold(*_: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "not in memory")
 
@@ -275,7 +277,7 @@ def test_after_a_failed_flush_a_later_one_succeeds_without_writing() -> None:
     assert disk.read_all("/f") == b"abc"
 
 
-def test_what_is_appended_again_after_a_failed_flush_is_written() -> None:
+def test_bytes_appended_again_after_a_failed_flush_are_written() -> None:
     disk = MemoryDisk()
     file = disk.create("/f")
     file.append([b"abc"])

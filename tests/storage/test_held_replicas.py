@@ -1,4 +1,4 @@
-"""What a data directory notes of its replicas, and what it takes for damage at the next start."""
+"""The inventory of a data directory, and what counts as damage at the next start."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def with_times(*deltas_ms: int, first_ms: int, attributes: int = 0) -> bytes:
     return bytes(data)
 
 
-def test_times_are_found_record_by_record() -> None:
+def test_offsets_are_looked_up_by_the_timestamp_of_each_record() -> None:
     log = open_log(MemoryDisk())
     append(log, with_times(0, 5, 2, 5, first_ms=100))
     append(log, with_times(0, 9, first_ms=103))

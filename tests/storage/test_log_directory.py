@@ -71,10 +71,10 @@ def test_a_full_disk_makes_a_stop_unclean_and_loses_nothing() -> None:
     directory.close()
     directory = opened(disk, "/data")
     assert directory.was_clean
-    disk.capacity_bytes = 1  # nothing is left to be written but that the stop is clean
+    disk.capacity_bytes = 1  # only the mark of a clean stop is left to be written
     directory.close()
     disk.capacity_bytes = 1 << 30
-    again = opened(disk, "/data")  # the lock was let go
+    again = opened(disk, "/data")  # the lock was released
     assert not again.was_clean
     assert again.logs["orders", 0].end == log.end > 0
 

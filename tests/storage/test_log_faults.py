@@ -1,4 +1,4 @@
-"""Damaged, hostile and full: the log stays well-formed, or says that it has failed."""
+"""Damaged and hostile files and full disks: the log stays well-formed, or has failed."""
 
 from __future__ import annotations
 
@@ -270,9 +270,9 @@ def test_reads_outside_the_log_are_refused() -> None:
 # A disk that is full, or broken
 
 
-def refusal_of(act: Callable[[], object]) -> DiskError | None:
+def refusal_of(operation: Callable[[], object]) -> DiskError | None:
     try:
-        act()
+        operation()
     except DiskError as error:
         return error
     return None
@@ -341,9 +341,9 @@ class BrokenDisk(MemoryDisk):
         self.broken: set[str] = set()
         self.is_cold = False
 
-    def check(self, act: str) -> None:
-        if act in self.broken:
-            raise DiskError(errno.EIO, act)
+    def check(self, operation: str) -> None:
+        if operation in self.broken:
+            raise DiskError(errno.EIO, operation)
 
     def open(self, path: str) -> DiskFile:
         return BrokenFile(super().open(path), self)
@@ -468,8 +468,8 @@ def test_a_read_that_meets_a_truncation_starts_again() -> None:
     log = filled(disk, 4)
 
     class Cutting(set[str]):
-        def __contains__(self, act: object) -> bool:
-            if act != "read":
+        def __contains__(self, operation: object) -> bool:
+            if operation != "read":
                 return False
             disk.broken = set()
             log.truncate_to(2)

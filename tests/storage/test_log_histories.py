@@ -13,7 +13,7 @@ from insync.storage.memory_disk import MemoryDisk
 from insync.wire.batches import whole_batches
 from support.storage.log_model import (
     CONFIG,
-    DumbLog,
+    PlainLog,
     Written,
     batch,
     known_producers,
@@ -43,7 +43,7 @@ class LogHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.disk = MemoryDisk()
-        self.dumb = DumbLog()
+        self.plain = PlainLog()
         self.epoch = 0
         self.sequences: dict[int, tuple[int, int]] = {}
         self.reader = 0
@@ -65,19 +65,19 @@ class LogHistory(RuleBasedStateMachine):
 
     @rule(parts=parts, cut_off=st.integers(0, 90))
     def follow(self, parts: list[tuple[int, int, int, int]], cut_off: int) -> None:
-        whole = self.dumb.append(self.joined(parts), epoch=self.epoch)
+        whole = self.plain.append(self.joined(parts), epoch=self.epoch)
         cut_off = min(cut_off, len(whole) - 1, 60)  # of a batch the fetch had no room for
-        assert self.log.append_follower(whole + whole[:cut_off], now_ms=0) == self.dumb.end
+        assert self.log.append_follower(whole + whole[:cut_off], now_ms=0) == self.plain.end
         self.last_append = len(whole)
 
     @rule(parts=parts)
     def lead(self, parts: list[tuple[int, int, int, int]]) -> None:
-        data, base = bytearray(self.joined(parts)), self.dumb.end
-        whole = self.dumb.append(bytes(data), epoch=self.epoch)
+        data, base = bytearray(self.joined(parts)), self.plain.end
+        whole = self.plain.append(bytes(data), epoch=self.epoch)
         headers = list(whole_batches(data))
         result = self.log.append_leader(data, headers, epoch=self.epoch, now_ms=0)
         assert data == whole
-        assert (result.base_offset, result.end) == (base, self.dumb.end)
+        assert (result.base_offset, result.end) == (base, self.plain.end)
         assert result.bytes == len(whole)
         self.last_append = len(whole)
 
@@ -100,14 +100,14 @@ class LogHistory(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
-        offset = max(0, self.dumb.end + 1 - back)
-        self.dumb.truncate(offset)
-        assert self.log.truncate_to(offset) == self.dumb.end
+        offset = max(0, self.plain.end + 1 - back)
+        self.plain.truncate(offset)
+        assert self.log.truncate_to(offset) == self.plain.end
         self.last_append = 0
 
     @rule(how=st.sampled_from(["start later", "truncate far", "truncate all"]), where=fractions)
     def lose_much(self, how: str, where: float) -> None:
-        dumb, log = self.dumb, self.log
+        dumb, log = self.plain, self.log
         if how == "start later":
             dumb.start += round(where * (dumb.end - dumb.start))
             log.delete_records_before(dumb.start)
@@ -122,7 +122,7 @@ class LogHistory(RuleBasedStateMachine):
 
     @rule(where=fractions)
     def retention(self, where: float) -> None:
-        watermark = self.dumb.start + round(where * (self.dumb.end - self.dumb.start))
+        watermark = self.plain.start + round(where * (self.plain.end - self.plain.start))
         segments, size_bytes = self.log.segment_bases, self.log.size_bytes
         gone = self.log.apply_retention(0, up_to=watermark)
         assert [one.base for one in gone] == segments[: len(gone)]
@@ -130,7 +130,7 @@ class LogHistory(RuleBasedStateMachine):
         assert self.log.size_bytes == size_bytes - sum(one.size_bytes for one in gone)
         assert not gone or self.log.size_bytes >= RETENTION_BYTES
         if gone:
-            self.dumb.start = max(self.dumb.start, gone[-1].end)
+            self.plain.start = max(self.plain.start, gone[-1].end)
         self.last_append = 0
 
     @rule(where=fractions)
@@ -146,17 +146,17 @@ class LogHistory(RuleBasedStateMachine):
         self.last_append = 0
 
     def tear(self, torn_at: int) -> None:
-        """Take from the dumb log what the last append did not write whole."""
+        """Remove from the plain log what the last append did not write whole."""
         size, appended = 0, 0
         while size < self.last_append:
             appended += 1
-            size += len(self.dumb.batches[-appended].data)
-        for one in self.dumb.batches[len(self.dumb.batches) - appended :]:
+            size += len(self.plain.batches[-appended].data)
+        for one in self.plain.batches[len(self.plain.batches) - appended :]:
             torn_at -= len(one.data)
             if torn_at < 0:
-                if self.dumb.batches[0] is one:
-                    self.dumb.empty_end = one.base
-                self.dumb.batches = self.dumb.batches[: self.dumb.batches.index(one)]
+                if self.plain.batches[0] is one:
+                    self.plain.empty_end = one.base
+                self.plain.batches = self.plain.batches[: self.plain.batches.index(one)]
                 break
 
     @rule()
@@ -204,8 +204,8 @@ class LogHistory(RuleBasedStateMachine):
 
     @invariant()
     def bounds_and_bytes(self) -> None:
-        assert (self.log.start, self.log.end) == (self.dumb.start, self.dumb.end)
-        assert read_all(self.log) == b"".join(one.data for one in self.dumb.live())
+        assert (self.log.start, self.log.end) == (self.plain.start, self.plain.end)
+        assert read_all(self.log) == b"".join(one.data for one in self.plain.live())
 
     @invariant()
     def is_not_damaged(self) -> None:
@@ -216,29 +216,29 @@ class LogHistory(RuleBasedStateMachine):
         epochs, end = self.log.epochs, Offset(self.log.end)
         if self.log.start == end:
             epochs = epochs.cut_end(end)  # the last epoch of an emptied log is remembered, or not
-        assert epochs == self.dumb.epochs()
+        assert epochs == self.plain.epochs()
 
     @invariant()
     def producers(self) -> None:
-        assert known_producers(self.log.producers) == self.dumb.producers()
+        assert known_producers(self.log.producers) == self.plain.producers()
 
     @invariant()
     def times(self) -> None:
         for time_ms in range(-1, 44, 4):
-            assert self.log.offset_for_time(time_ms) == self.dumb.first_from(time_ms)
-        assert self.log.max_timestamp() == self.dumb.largest()
+            assert self.log.offset_for_time(time_ms) == self.plain.first_from(time_ms)
+        assert self.log.max_timestamp() == self.plain.largest()
 
     @invariant()
     def a_consumer_reads_on(self) -> None:
         """A reader resumes where it stopped, as followers do, or starts over if out of range."""
-        if not self.dumb.start <= self.reader <= self.dumb.end:
-            self.reader = self.dumb.start
-        self.reader = self.check_read(self.reader, 400, self.dumb.end, nowait=True)
+        if not self.plain.start <= self.reader <= self.plain.end:
+            self.reader = self.plain.start
+        self.reader = self.check_read(self.reader, 400, self.plain.end, nowait=True)
 
-    @rule(asked=st.lists(st.tuples(fractions, st.integers(0, 1500), fractions), min_size=6))
-    def read(self, asked: list[tuple[float, int, float]]) -> None:
-        start, size = self.dumb.start, self.dumb.end - self.dumb.start
-        for number, (where, max_bytes, below) in enumerate(asked):
+    @rule(reads=st.lists(st.tuples(fractions, st.integers(0, 1500), fractions), min_size=6))
+    def read(self, reads: list[tuple[float, int, float]]) -> None:
+        start, size = self.plain.start, self.plain.end - self.plain.start
+        for number, (where, max_bytes, below) in enumerate(reads):
             offset, up_to = start + round(where * size), start + round(below * size)
             self.check_read(offset, max_bytes, up_to, nowait=number % 2 == 0)
 
@@ -255,7 +255,7 @@ class LogHistory(RuleBasedStateMachine):
 
     def expected(self, offset: int, max_bytes: int, up_to: int) -> list[Written]:
         taken: list[Written] = []
-        for one in self.dumb.live():
+        for one in self.plain.live():
             if one.end <= offset or offset >= up_to:
                 continue
             ends_segment = taken and one.base in self.log.segment_bases

@@ -170,7 +170,7 @@ def test_a_snapshot_from_before_a_truncation_is_not_used() -> None:
     assert len(open_log(disk).producers) == 0
 
 
-def test_checked_then_appended_then_repeated() -> None:
+def test_a_batch_that_was_checked_and_appended_is_a_duplicate_when_repeated() -> None:
     log = open_log(MemoryDisk())
     one = header(0, 2)
     assert isinstance(log.producers.check(one), Fresh)

@@ -1,4 +1,4 @@
-"""Which record a time stands for, in batches that other people's libraries built."""
+"""Offsets by timestamp in batches that third-party libraries built."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ BUILDERS = (by_kafka_python, by_aiokafka, as_librdkafka)
 
 @dataclass
 class Records:
-    """A dumb idea of a log's records: offset by offset, its time."""
+    """The oracle: the timestamp of each offset."""
 
     times_ms: list[int]
     start: int = 0
@@ -103,16 +103,16 @@ some_batches = st.lists(
 
 
 @pytest.mark.property
-@given(batches=some_batches, where=st.floats(0, 1), asked=st.lists(some_times, max_size=5))
-@example(batches=[(by_aiokafka, ZSTD, False, [5, 9, 7])], where=2 / 3, asked=[6])
-@example(batches=[(as_librdkafka, SNAPPY, True, [5, 9, 7])], where=1 / 3, asked=[9])
+@given(batches=some_batches, where=st.floats(0, 1), queries=st.lists(some_times, max_size=5))
+@example(batches=[(by_aiokafka, ZSTD, False, [5, 9, 7])], where=2 / 3, queries=[6])
+@example(batches=[(as_librdkafka, SNAPPY, True, [5, 9, 7])], where=1 / 3, queries=[9])
 def test_every_timestamp_is_that_of_its_record(
     batches: list[tuple[Callable[..., bytes], int, bool, list[int]]],
     where: float,
-    asked: list[int],
+    queries: list[int],
 ) -> None:
     """In every codec, and where the log begins inside a batch."""
-    log, dumb = open_log(MemoryDisk()), Records([])
+    log, records = open_log(MemoryDisk()), Records([])
     for build, codec, is_stamped_by_broker, times_ms in batches:
         batch, stored_times_ms = build(codec, times_ms), times_ms
         assert struct.unpack_from(">h", batch, 21)[0] in (codec, NONE)  # plain if not smaller
@@ -121,12 +121,12 @@ def test_every_timestamp_is_that_of_its_record(
             batch = with_header(batch, attributes=attributes | LOG_APPEND_TIME)
             stored_times_ms = [max(times_ms)] * len(times_ms)
         append(log, batch)
-        dumb.times_ms += stored_times_ms
-    dumb.start = round(where * (len(dumb.times_ms) - 1))
-    log.delete_records_before(dumb.start)
-    for time_ms in {0, *asked, *dumb.times_ms, *(at + 1 for at in dumb.times_ms)}:
-        assert log.offset_for_time(time_ms) == dumb.first_from(time_ms)
-    assert log.max_timestamp() == dumb.largest()
+        records.times_ms += stored_times_ms
+    records.start = round(where * (len(records.times_ms) - 1))
+    log.delete_records_before(records.start)
+    for time_ms in {0, *queries, *records.times_ms, *(at + 1 for at in records.times_ms)}:
+        assert log.offset_for_time(time_ms) == records.first_from(time_ms)
+    assert log.max_timestamp() == records.largest()
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
@@ -162,7 +162,7 @@ def surrounded(bad: bytes) -> Log:
     return log
 
 
-def found_as_a_whole(bad: bytes) -> None:
+def check_found_as_one_batch(bad: bytes) -> None:
     log = surrounded(bad)
     assert log.offset_for_time(BEFORE_MS) == (0, BEFORE_MS)
     assert log.offset_for_time(BEFORE_MS + 1) == (1, BAD_MS)
@@ -179,7 +179,7 @@ def found_as_a_whole(bad: bytes) -> None:
 @pytest.mark.parametrize("body", [b"garbage", bytes(9), b"\xff" * 500, AN_HONEST_BODY])
 def test_a_batch_marked_as_compressed_that_is_not(codec: int, body: bytes) -> None:
     batch = by_kafka_python(NONE, [BAD_MS] * 3)
-    found_as_a_whole(with_header(batch, attributes=codec, body=body))
+    check_found_as_one_batch(with_header(batch, attributes=codec, body=body))
 
 
 @pytest.mark.property
@@ -200,7 +200,7 @@ def test_a_timestamp_lookup_in_any_bytes_returns_an_offset_inside_the_log(
 def test_compressed_records_that_are_cut_off(codec: int) -> None:
     whole = by_kafka_python(codec, [BAD_MS] * 60)
     for size in (62, len(whole) // 2 + 30, len(whole) - 1):
-        found_as_a_whole(with_header(whole, body=whole[61:size]))
+        check_found_as_one_batch(with_header(whole, body=whole[61:size]))
 
 
 def zstd(plain: bytes) -> bytes:
@@ -223,7 +223,9 @@ both_ways = pytest.mark.parametrize("is_compressed", [False, True])
 @pytest.mark.parametrize("count", [2, 4])
 def test_more_or_fewer_records_than_claimed(count: int, *, is_compressed: bool) -> None:
     batch = by_kafka_python(NONE, [BAD_MS] * 3)
-    found_as_a_whole(of_old_records(batch, batch[61:], count=count, is_compressed=is_compressed))
+    check_found_as_one_batch(
+        of_old_records(batch, batch[61:], count=count, is_compressed=is_compressed)
+    )
 
 
 @both_ways
@@ -231,7 +233,7 @@ def test_a_record_with_a_negative_size(*, is_compressed: bool) -> None:
     """Its size is negative; read from one byte earlier it is new, and the second of its batch."""
     batch = by_kafka_python(NONE, [BAD_MS] * 2)
     body = bytes([3, 2 * BAD_MS, 2, 0, 12])
-    found_as_a_whole(of_old_records(batch, body, count=2, is_compressed=is_compressed))
+    check_found_as_one_batch(of_old_records(batch, body, count=2, is_compressed=is_compressed))
 
 
 ZERO_DELTAS = bytes([0, 0, 0, 1, 1, 0])  # attributes, time, offset, no key, no value, no headers
@@ -259,10 +261,10 @@ def test_malformed_records(record: bytes, *, is_compressed: bool) -> None:
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_batch_too_large_to_be_opened(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "PLAIN_BYTES_MAX", 100_000)
-    found_as_a_whole(built(PyBuilder, codec, [BAD_MS - 1] * 2 + [BAD_MS], size=50_000))
+    check_found_as_one_batch(built(PyBuilder, codec, [BAD_MS - 1] * 2 + [BAD_MS], size=50_000))
 
 
 @pytest.mark.parametrize("codec", range(5))
 def test_a_batch_of_too_many_records(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(times, "RECORDS_MAX", 2)
-    found_as_a_whole(by_kafka_python(codec, [BAD_MS - 1] * 2 + [BAD_MS]))
+    check_found_as_one_batch(by_kafka_python(codec, [BAD_MS - 1] * 2 + [BAD_MS]))

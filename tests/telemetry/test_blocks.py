@@ -335,7 +335,7 @@ def test_corrupt_blocks_are_reported_by_offset_skipped_and_counted() -> None:
     assert [offset for offset, _ in collection.reports] == [1, 2, 3, 5]
     assert (collection.corrupt, collection.blocks, collection.repeated) == (4, 3, 1)
     assert collection.joined("stalls").num_rows == 2
-    assert sum(sum(life.values()) for life in collection.drops.values()) == 7
+    assert sum(sum(of_table.values()) for of_table in collection.drops.values()) == 7
 
 
 def test_rows_published_twice_are_read_once_and_in_order() -> None:

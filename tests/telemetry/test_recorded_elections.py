@@ -43,7 +43,7 @@ def leader_of(cluster: Cluster) -> int | None:
 
 
 @pytest.mark.slow
-def test_a_death_a_return_and_a_resignation() -> None:
+def test_elections_after_a_kill_a_restart_and_a_resignation() -> None:
     """The controller dies with the first leader: its successor elects, and records it."""
 
     async def scenario(cluster: Cluster) -> None:

@@ -58,7 +58,7 @@ def test_a_replay_by_another_rule_differs(recorded: Tables) -> None:
 
 @pytest.mark.parametrize("change", ["shrink", "expand"])
 def test_a_decision_that_no_leader_made_is_noticed(recorded: Tables, change: str) -> None:
-    """Nothing recorded moves if it is missing: the last of its kind, and what followed."""
+    """No other row depends on it: the last of its kind, and what followed."""
     tables = recorded.copy()
     last = max(
         (row for row in tables["isr"] if (row["decided_by"], row["change"]) == ("leader", change)),
@@ -134,7 +134,7 @@ BEGAN = event(0, "began", ALL, seq=0)
 
 
 def test_a_late_timer_evicts_every_follower_that_is_due() -> None:
-    """One is due a millisecond after the other; a process that looks later finds both."""
+    """One is due a millisecond after the other; a later check evicts both."""
     rows = [append(0, seq=0, base=0, end=0), fetch(10, seq=1, follower=2),
             fetch(11, seq=2, follower=3), append(12, seq=3, base=0, end=1)]  # fmt: skip
     decided_at_ms = LAG_MS + 31

@@ -25,7 +25,7 @@ from insync.telemetry.tables import read_block
 
 LED = LeaderTermKey("t", 7, leader=8, leader_epoch=9)
 SHARED: dict[str, Any] = {"topic": "t", "partition": 7, "leader": 8, "leader_epoch": 9}
-OF_PLACE = {  # the columns that a table's rows have in common with others of their place
+SHARED_COLUMNS = {  # the columns that a table's rows have in common with others of their place
     "fetches": ("topic", "partition", "leader", "leader_epoch"),
     "appends": ("topic", "partition", "leader", "leader_epoch"),
     "isr": ("topic", "partition", "leader", "leader_epoch"),
@@ -40,9 +40,9 @@ def test_a_row_type_has_the_columns_of_its_table_and_no_other(name: str) -> None
     assert row_type.table is TABLES[name]
     own = [field.name for field in fields(row_type)]
     assert sorted(own) == sorted(
-        ("publish_key", *set(TABLES[name].names) - {*OF_PLACE.get(name, ())})
+        ("place", *set(TABLES[name].names) - {*SHARED_COLUMNS.get(name, ())})
     )
-    for column in OF_PLACE.get(name, ()):
+    for column in SHARED_COLUMNS.get(name, ()):
         assert hasattr(LED, column)
     assert set(ROW_TYPES) == set(TABLES)
 
@@ -50,10 +50,10 @@ def test_a_row_type_has_the_columns_of_its_table_and_no_other(name: str) -> None
 def row_of(name: str, values: dict[str, Any]) -> Row:
     row = object.__new__(ROW_TYPES[name])  # also those that have no `__init__`
     for column, value in values.items():
-        if column not in OF_PLACE.get(name, ()):
+        if column not in SHARED_COLUMNS.get(name, ()):
             object.__setattr__(row, column, value)
     object.__setattr__(
-        row, "publish_key", LED if "leader" in OF_PLACE.get(name, ()) else PublishKey("t", 7)
+        row, "place", LED if "leader" in SHARED_COLUMNS.get(name, ()) else Place("t", 7)
     )
     return row
 
@@ -62,7 +62,7 @@ def row_of(name: str, values: dict[str, Any]) -> Row:
 def test_each_column_is_read_by_its_name(name: str) -> None:
     """No two columns have the same value, so that none can be taken for another."""
     values = {column: f"value {at}" for at, column in enumerate(TABLES[name].names)}
-    values |= {column: SHARED[column] for column in OF_PLACE.get(name, ())}
+    values |= {column: SHARED[column] for column in SHARED_COLUMNS.get(name, ())}
     columns = read_columns(TABLES[name], [row_of(name, values)] * 3)
     assert {column: list(read) for column, read in columns.items()} == {
         column: [value] * 3 for column, value in values.items()

@@ -44,9 +44,9 @@ def file(disk: Disk) -> DiskFile:
     return file
 
 
-def refused_with(act: Callable[[], object]) -> int:
+def refused_with(operation: Callable[[], object]) -> int:
     with pytest.raises(DiskError) as refusal:
-        act()
+        operation()
     return refusal.value.errno
 
 

@@ -119,7 +119,7 @@ def test_a_stamp_changes_offset_and_epoch_and_nothing_else(
 
 @pytest.mark.property
 @given(st.lists(pairs, min_size=1, max_size=4), st.data())
-def test_a_cut_off_tail_is_left_out(
+def test_a_truncated_last_batch_is_left_out(
     contents: list[list[tuple[bytes | None, bytes | None]]], data: st.DataObject
 ) -> None:
     whole = [build(records) for records in contents]
@@ -235,7 +235,7 @@ def test_a_gzipped_batch_has_the_same_records_in_fewer_bytes() -> None:
 
 
 @pytest.mark.parametrize("cut", [61, 70, -1])
-def test_what_is_not_gzip_or_cut_off_is_refused(cut: int) -> None:
+def test_truncated_or_invalid_gzip_is_refused(cut: int) -> None:
     zipped = build([(b"k", b"v" * 1_000)], is_zipped=True)
     with pytest.raises(CorruptBatch):
         list(batches.records(zipped[:cut]))
@@ -259,7 +259,7 @@ def test_record_headers_are_skipped() -> None:
     assert list(batches.records(bytes(with_true_crc(batch)))) == [(b"k", b"vv")]
 
 
-def test_a_number_that_does_not_end_is_refused() -> None:
+def test_a_varint_that_does_not_end_is_refused() -> None:
     batch = build([(b"k", b"v")])[:61] + b"\xff" * 40
     with pytest.raises(CorruptBatch, match="a number reaches"):
         list(batches.records(batch))

@@ -68,7 +68,7 @@ def test_each_clients_headers(client: str, api: Api, version: int, header_versio
     body=st.binary(max_size=9),
     data=st.data(),
 )
-def test_what_is_written_is_read(
+def test_headers_are_read_back_as_written(
     api: Api, correlation_id: int, client_id: str | None, body: bytes, data: st.DataObject
 ) -> None:
     version = data.draw(st.sampled_from(SUPPORTED[api]))

@@ -60,7 +60,7 @@ def test_other_bytes_are_not_a_proof(candidate: bytes) -> None:
     claimed=st.just(b"") | st.binary(min_size=32, max_size=32),
     error=int16s,
 )
-def test_what_is_written_is_read(
+def test_messages_are_read_back_as_written(
     broker_id: int, incarnation: int, claimed: bytes, error: int
 ) -> None:
     request = HelloRequest(broker_id, incarnation, claimed)

@@ -1,4 +1,4 @@
-"""Settings changed by requests: what is refused changes nothing, and rivals lose nothing."""
+"""Settings changed by requests: a refusal changes nothing, and concurrent changes are all kept."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class World:
             SimpleNamespace(config_operation=operation, name=key, value=value)
             for operation, key, value in changes
         ]
-        return await self._ask(
+        return await self._request(
             self.incremental_alter_configs.answer, kind, name, requested, dry=dry
         )
 
@@ -87,9 +87,9 @@ class World:
             SimpleNamespace(name=key.replace("_", "."), value=value)
             for key, value in values.items()
         ]
-        return await self._ask(self.alter_configs.answer, kind, name, requested, dry=False)
+        return await self._request(self.alter_configs.answer, kind, name, requested, dry=False)
 
-    async def _ask(
+    async def _request(
         self,
         how: Callable[[Any], Awaitable[Any]],
         kind: int,

@@ -222,7 +222,7 @@ def test_any_broker_may_die_mid_move_and_nothing_is_lost(
     number: int,
     stays_down: bool,  # noqa: FBT001
 ) -> None:
-    """Broker 1 leads, is the controller and is left; 3 and 4 are gone to; 2 is a bystander."""
+    """Broker 1 leads, is the controller and is removed; 3 and 4 are added; 2 stays."""
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster, (ONE, TWO), config={"min.insync.replicas": "1"})
@@ -438,11 +438,11 @@ def test_a_throttle_ends_with_its_move_and_earlier_values_are_restored() -> None
 
 def test_many_moves_in_one_step_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that waits for all of them is woken once, not once per move."""
-    looked_at: list[int] = []
+    checks: list[int] = []
     original = Fetch.find_replica
 
     def find_replica(self: Fetch, partition: Any) -> Any:
-        looked_at.append(1)
+        checks.append(1)
         return original(self, partition)
 
     monkeypatch.setattr(Fetch, "find_replica", find_replica)
@@ -453,10 +453,10 @@ def test_many_moves_in_one_step_are_checked_once(monkeypatch: pytest.MonkeyPatch
         await node_of(cluster, 1).topics.create(RequestedTopic(name="t", assignment=assignment))
         await asyncio.sleep(1)
         cluster.network.cut(1, 3)
-        looked_at.clear()
+        checks.clear()
         requested = [Move("t", number, (1, 2, 3)) for number in range(count)]
         assert (await start_moves(cluster, *requested)).error == 0
-        assert count <= len(looked_at) <= 5 * count, "not the square of it"
+        assert count <= len(checks) <= 5 * count, "not the square of it"
 
     play(scenario)
 

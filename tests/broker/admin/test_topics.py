@@ -1,4 +1,4 @@
-"""Topics as steps of the store: refused changes leave nothing, and one of two rivals wins."""
+"""Topics as steps of the store: a refusal changes nothing; one of two concurrent changes wins."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def play(
 
 
 def test_a_broker_that_just_left_does_not_lead_a_new_topic() -> None:
-    """The controller has handled its death and would not look at the new partition again."""
+    """The controller has handled its death and would not check the new partition again."""
 
     async def scenario(world: World) -> None:
         topics = await world.topics()

@@ -171,7 +171,7 @@ def test_wrong_sessions_are_refused(session_id: int | None, epoch: int, error: E
 
 
 def test_a_session_belongs_to_the_client_that_began_it() -> None:
-    """A replica id is refused before a session is looked at; the other way round as well."""
+    """A replica id is refused before the session is looked up; and the other way round."""
 
     async def scenario(_: OneBroker, client: Client) -> None:
         session = await begin(client, {0: 0})
@@ -217,7 +217,7 @@ def test_one_connection_has_one_session() -> None:
 
 
 def test_sessions_are_bounded() -> None:
-    """The longest unused makes room; while all are in use a newcomer fetches without."""
+    """The session unused for longest is evicted; while all are in use a new client gets none."""
 
     async def scenario(broker: OneBroker, client: Client) -> None:
         first = await begin(client, {0: 0})
@@ -236,12 +236,12 @@ def test_sessions_are_bounded() -> None:
 def test_an_idle_request_reads_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: OneBroker, client: Client) -> None:
         session = await begin(client, dict.fromkeys(range(50), 0))
-        looked: list[object] = []
+        lookups: list[object] = []
         held = broker.node.replicas
-        monkeypatch.setattr(held, "leader_of", looked.append)
+        monkeypatch.setattr(held, "leader_of", lookups.append)
         for epoch in range(1, 6):
             assert answers_in(await client.fetch(session=(session, epoch))) == {}
-        assert looked == []
+        assert lookups == []
 
     play(scenario, partitions=50)
 

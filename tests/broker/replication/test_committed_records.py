@@ -98,9 +98,9 @@ def test_a_follower_truncates_by_epoch_and_not_to_its_watermark(
     """KIP-101: its watermark may be behind what it has and the leader has too."""
     ends: list[tuple[int, int]] = []
 
-    def cut(log: Log, found: object) -> bool:
+    def cut(log: Log, truncation: object) -> bool:
         before = log.end
-        is_cut: bool = original(log, found)  # type: ignore[arg-type]
+        is_cut: bool = original(log, truncation)  # type: ignore[arg-type]
         ends.append((before, log.end))
         return is_cut
 

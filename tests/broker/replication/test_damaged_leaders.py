@@ -1,4 +1,4 @@
-"""One damaged replica erases no intact one: what was acknowledged stays, without an operator."""
+"""One damaged replica truncates no intact one: acknowledged records stay, without an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that failed takes and serves nothing until a restart: its broker gives its role up."""
+"""A failed log accepts and serves nothing until a restart: its broker gives up its role."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_an_ignored_setting_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     assert "follower.fetch.process.time.max.ms is ignored" in caplog.messages[0]
 
 
-def test_a_topic_that_contradicts_its_broker_is_led_by_the_brokers_rule(
+def test_a_topic_whose_settings_contradict_the_brokers_uses_the_brokers_policy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = Settings({"follower.fetch.pending.reads.insync.enable": "true"})

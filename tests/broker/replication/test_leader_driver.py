@@ -100,7 +100,7 @@ def test_a_leader_that_missed_a_state_reads_it_before_it_proposes_again(
 
 
 def test_a_change_proposed_again_at_another_version_was_decided_the_first_time() -> None:
-    """So that the tables replay: the rules come to it when it was first due."""
+    """So that the telemetry replays: the rules decide it when it was first due."""
     recorder = Recorder(broker=ONE, anchor_ms=0, buffer_bytes=1 << 20)
     record = recorder.lead(KEY, LeaderEpoch(0))
     assert record is not None

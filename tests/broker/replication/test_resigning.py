@@ -164,10 +164,10 @@ def test_a_slow_disk_on_changing_brokers_does_not_make_leadership_thrash() -> No
         granted = resignations.granted
         assert len(granted) >= 4, "slow enough that leaders did resign, again after cooling"
         for number in cluster.brokers:
-            times_ms = [at_ms for at_ms, who in granted if who == number]
+            times_ms = [at_ms for at_ms, broker in granted if broker == number]
             gaps_ms = [b - a for a, b in pairwise(times_ms)]
             assert all(gap_ms >= COOLDOWN_MS for gap_ms in gaps_ms), granted
-        # One that all others cool with leads on, however slow it is.
+        # If all replicas are cooling, the leader stays, however slow it is.
         windows = [[a for a, _ in granted if at <= a < at + COOLDOWN_MS] for at, _ in granted]
         assert max(map(len, windows)) <= 3
 
@@ -305,7 +305,7 @@ def test_no_follower_leaves_the_isr_because_its_leader_stalled(pause_s: float, s
         await asyncio.sleep(pause_s)
         cluster.resume(1)
         await stays(lambda: isr_of(cluster) == [1, 2, 3], for_s=5.0)
-        # More than T of the last 2 T: it should not lead, and hands over.
+        # More than T of the last 2 T: it resigns.
         assert state_of(cluster)["leader"] == (2 if pause_s > 1.5 else 1)
         writing.cancel()
 
@@ -386,7 +386,7 @@ async def produce_to(cluster: Cluster, broker: int, *, acks: int) -> ErrorCode:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_deadline_that_falls_into_a_stall_too_short_to_matter_is_still_kept(seed: int) -> None:
-    """120 ms are a stall, but of no account to a limit of 6 s; nothing else happens after it."""
+    """120 ms are a stall, but too short to count for a limit of 6 s; nothing happens after it."""
 
     async def scenario(cluster: Cluster) -> None:
         await topic(cluster)

@@ -103,7 +103,7 @@ def test_long_texts_may_have_been_shortened(tmp_path: Path) -> None:
     assert parquet_reader.read(tmp_path / "one.parquet", ("topic",))["topic"].to_pylist() == names
 
 
-def test_texts_that_are_none_are_read(tmp_path: Path) -> None:
+def test_columns_with_invalid_utf8_are_read(tmp_path: Path) -> None:
     table = pa.table({"topic": pa.array([b"\xff", b"\xff"]).cast(pa.binary()), "at_ms": [5, 6]})
     bad = table.set_column(0, "topic", table["topic"].combine_chunks().view(pa.string()))
     pq.write_table(bad, tmp_path / "one.parquet")
@@ -124,7 +124,7 @@ def test_a_column_that_is_missing_is_named(tmp_path: Path) -> None:
         parquet_reader.read(tmp_path / "one.parquet", FETCH_COLUMNS)
 
 
-def test_another_columns_field_of_that_name_is_another(tmp_path: Path) -> None:
+def test_a_nested_field_of_the_same_name_is_not_the_column(tmp_path: Path) -> None:
     table = rows(at_ms=[5, 6], leader=[1, 2])
     inner = pa.array([{"leader": 9}, {"leader": 9}])
     pq.write_table(table.add_column(0, "more", inner), tmp_path / "one.parquet")

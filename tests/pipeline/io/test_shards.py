@@ -17,7 +17,7 @@ from insync.pipeline.tables.what_if import Replay
 from support.pipeline.exported_tables import record, write
 
 
-def test_lists_come_back_as_they_were() -> None:
+def test_lists_are_read_back_as_written() -> None:
     columns = ("topic", "isr_before")
     texts = {"topic": ["a", "b", "c", "d"], "isr_before": ["1,2,30", "7", "", None]}
     table = _with_lists(pa.table(texts), "isr")
@@ -61,8 +61,8 @@ def test_a_task_reads_its_files_and_all_stalls(tmp_path: Path) -> None:
 
 def test_a_table_that_was_not_exported_is_empty(tmp_path: Path) -> None:
     tables = {name: rows for name, rows in record().items() if name in {"fetches", "appends"}}
-    (found,) = of_files(write(tmp_path, tables), 0)
-    assert (found["appends"], found["isr"], found["stalls"]) == (len(tables["appends"]), 0, 0)
+    (counts,) = of_files(write(tmp_path, tables), 0)
+    assert (counts["appends"], counts["isr"], counts["stalls"]) == (len(tables["appends"]), 0, 0)
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1), st.data())
@@ -95,7 +95,7 @@ def test_a_worker_that_cannot_see_the_files_reports_it(table: str, tmp_path: Pat
         list(read(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 
-def test_files_that_only_some_tables_have_are_missed(tmp_path: Path) -> None:
+def test_a_part_file_that_only_some_tables_have_is_reported_missing(tmp_path: Path) -> None:
     folder = write(tmp_path, record())
     for number in range(1, 4):
         for table in folder.iterdir():
@@ -115,7 +115,7 @@ def test_files_that_only_some_tables_have_are_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["fetches", "appends"])
-def test_what_every_export_has_is_needed(table: str, tmp_path: Path) -> None:
+def test_tables_of_every_export_are_required(table: str, tmp_path: Path) -> None:
     folder = write(tmp_path, record())
     (folder / table / "part-00000.parquet").unlink()
     with pytest.raises(BadTables, match=rf"has no {table}/\*\.parquet: it is not an export"):

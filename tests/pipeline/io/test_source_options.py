@@ -63,7 +63,7 @@ def stream(
     **options: str,
 ) -> StreamReader:
     """Of a topic that ends there; `ids` are those it has from one look to the next."""
-    known = chain(ids, repeat("once"))
+    known = chain(ids, repeat("first"))
 
     def contents(_: Cluster) -> Contents:
         spans = [Span(partition=number, start=2, end=end) for number, end in ends.items()]
@@ -76,7 +76,7 @@ def stream(
 
 def at(**offsets: int) -> source.Position:
     """`p0=7`: partition 0 at offset 7."""
-    return {"topic_id": "once", "offsets": {name[1:]: each for name, each in offsets.items()}}
+    return {"topic_id": "first", "offsets": {name[1:]: each for name, each in offsets.items()}}
 
 
 def test_a_stream_resumes_from_its_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +130,8 @@ def test_available_now_does_not_wait_for_an_end_that_went_back(
 
 
 def test_a_recreated_topic_is_refused_at_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    says = r"has the id anew, and had once: the topic was created again"
-    reader = stream(monkeypatch, {0: 9}, ids=["once", "anew", "anew"])
+    says = r"has the id second, and had first: the topic was created again"
+    reader = stream(monkeypatch, {0: 9}, ids=["first", "second", "second"])
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(at(p0=2), ReadMaxRows(100)) == at(p0=9)
     with pytest.raises(Unreadable, match=says):

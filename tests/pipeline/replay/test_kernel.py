@@ -1,4 +1,4 @@
-"""The compiled replay comes to the verdicts of the rules, whatever was recorded."""
+"""The compiled replay computes the verdicts of the rules on any tables."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def has_events(events: Shard, code: int) -> bool:
 
 
 def differences(
-    expected: VerdictsByKey, found: VerdictsByKey, grid: WhatIfGrid
+    expected: VerdictsByKey, results: VerdictsByKey, grid: WhatIfGrid
 ) -> Sequence[object]:
-    assert expected.keys() == found.keys()
+    assert expected.keys() == results.keys()
     return [
-        (key, grid.scenarios()[key[2]], expected[key], found[key])
+        (key, grid.scenarios()[key[2]], expected[key], results[key])
         for key in expected
-        if expected[key] != found[key]
+        if expected[key] != results[key]
     ][:3]
 
 
@@ -130,7 +130,7 @@ def test_a_follower_out_of_sync_at_the_start_of_an_epoch_has_no_grace_of_the_lag
 
 
 def test_a_follower_may_stop_holding_the_watermark_in_a_stall() -> None:
-    """Then the other that comes to where it was is not close enough to join any more."""
+    """Then another follower that reaches its offset is not close enough to join any more."""
     named = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
     appended = [(0, 0, 4), (101, 4, 10), (281, 10, 11)]  # time, base, end
     fetched = [
@@ -159,11 +159,11 @@ def test_a_follower_may_stop_holding_the_watermark_in_a_stall() -> None:
 
 
 def test_rows_of_a_second_leader_in_an_epoch_are_ignored() -> None:
-    """Also where it gave its rows the numbers that the first leader's have."""
+    """Also where its rows have the sequence numbers of the first leader's."""
     named = {"topic": "t", "partition": 0, "leader_epoch": 0}
     own = [(0, 0, 0, 5), (1_500, 4, 5, 6)]  # time, seq, base, end
     fetched = [(10, 1, 0), (20, 2, 5), (1_510, 5, 5), (1_520, 6, 6)]  # time, seq, offset
-    # As if the follower had never come, and as if more had been written.
+    # As if the follower had never fetched, and as if more had been appended.
     others, other_fetches = [(15, 4, 5, 50)], [(12, 2, 0), (1_200, 6, 0)]
 
     def tables(leaders: dict[int, Any]) -> Tables:
@@ -231,7 +231,7 @@ def test_a_replica_that_was_moved_away_is_neither_stuck_nor_missed(
         assert (delays, verdicts["missed"]) == ([0] * shrinks, 0)
 
 
-def test_where_no_cause_is_recorded_no_replica_was_moved_away() -> None:
+def test_without_recorded_causes_no_replica_counts_as_moved_away() -> None:
     """Tables of earlier versions: the sentence in `reason` is for people, and is not read."""
     identity = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
     change = moved_away(3, epoch=0) | {"reason": "moved away"}

@@ -42,14 +42,14 @@ def test_a_hostile_name_stays_text_everywhere() -> None:
     assert any(HOSTILE in each["partition"] for each in json.loads(data)["timeline"]["replicas"])
 
 
-def test_nothing_is_fetched() -> None:
+def test_the_page_loads_nothing_from_the_network() -> None:
     page = render(made_up_points(), title="t", recommendation=None)
     assert not re.search(
         r"""(src|href)=["']|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", page
     )
 
 
-def test_the_fullest_page_is_small() -> None:
+def test_the_largest_page_is_small() -> None:
     points = made_up_points(episodes=BARS_MAX)
     assert points.timeline is not None
     assert points.episodes is not None

@@ -1,4 +1,4 @@
-"""Episodes on Spark are those of the dumb computation, row by row."""
+"""Episodes on Spark are those of the oracle, row by row."""
 
 from __future__ import annotations
 

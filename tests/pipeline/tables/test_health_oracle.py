@@ -1,4 +1,4 @@
-"""Health on Spark is that of the dumb computation, column by column."""
+"""Health on Spark is that of the oracle, column by column."""
 
 from __future__ import annotations
 

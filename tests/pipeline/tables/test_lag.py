@@ -1,4 +1,4 @@
-"""Lag equals what one gets by looking at every single millisecond."""
+"""Lag equals that of an oracle which computes every single millisecond."""
 
 from __future__ import annotations
 

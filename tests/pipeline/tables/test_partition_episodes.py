@@ -1,4 +1,4 @@
-"""What is decided of one partition, tied to the dumb computation without Spark."""
+"""Episodes of one partition without Spark, compared with the oracle."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def record_of(tables: Tables, topic: str, partition: int, record_end_ms: int) ->
             for row in own["isr"]
             if (row["replica"], row["cause"]) == (follower, REASSIGNMENT)
         }
-        found: dict[int | None, list[Row]] = {}
+        by_move: dict[int | None, list[Row]] = {}
         for row in own["fetches"]:
             gone = max((each for each in moves if each <= row["leader_epoch"]), default=None)
             if row["follower"] == follower and (gone is None or row["outcome"] == "ok"):
-                found.setdefault(gone, []).append(row)
-        return found
+                by_move.setdefault(gone, []).append(row)
+        return by_move
 
-    def heard(gone_epoch: int | None, rows: list[Row]) -> Row:
+    def fetches_of(gone_epoch: int | None, rows: list[Row]) -> Row:
         first = min(rows, key=lambda row: (row["at_ms"], row["seq"]))
         last = max(rows, key=lambda row: (row["leader_epoch"], row["at_ms"], row["leader"]))
         served = [row for row in rows if row["outcome"] == "ok"]
@@ -78,8 +78,8 @@ def record_of(tables: Tables, topic: str, partition: int, record_end_ms: int) ->
     return PartitionRecord(
         record_end_ms=record_end_ms,
         changes=[change(row) for row in own["isr"]],
-        first_and_last_fetches=[
-            heard(gone_epoch, rows)
+        heard=[
+            fetches_of(gone_epoch, rows)
             for follower in {row["follower"] for row in fetches}
             for gone_epoch, rows in stays(follower).items()
         ],
@@ -123,7 +123,7 @@ def test_a_partition_without_rows_has_no_episodes() -> None:
     assert list(episodes_of(PartitionRecord(record_end_ms=0))) == []
 
 
-# The edges, which chance seldom meets.
+# Edge cases, which random tables seldom have.
 
 LIMIT_MS = 1_000
 CHANGE = {
@@ -300,7 +300,7 @@ def test_a_move_away_ends_an_episode() -> None:
 def test_a_follower_that_resumes_at_its_log_end_was_in_sync_before(
     offset: int, log_start: int | None, cause: str, *, is_back: bool
 ) -> None:
-    """Broker 2 is met outside: the first row is of broker 3, and of 1 and 3 alone."""
+    """Broker 2 is out of sync at first: the first row is of broker 3, with the ISR 1 and 3."""
     others = change(2_000, 1, "shrink", follower=3, isr_before=[1, 3], isr_after=[1])
     record = PartitionRecord(
         record_end_ms=20_000,
@@ -321,8 +321,8 @@ def test_a_follower_that_stays_below_the_watermark_is_out_of_sync(
     *, is_below: bool, causes: list[str]
 ) -> None:
     """No change of the ISR is recorded."""
-    heard = [met(1_000, epoch=0, offset=7, is_below_watermark=is_below)]
-    episodes = list(episodes_of(PartitionRecord(record_end_ms=20_000, heard=heard, led=LED)))
+    fetches = [met(1_000, epoch=0, offset=7, is_below_watermark=is_below)]
+    episodes = list(episodes_of(PartitionRecord(record_end_ms=20_000, heard=fetches, led=LED)))
     assert [(each["cause"], each["ending"]) for each in episodes] == [
         (each, "open") for each in causes
     ]

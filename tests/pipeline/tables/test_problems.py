@@ -78,12 +78,12 @@ def test_time_that_runs_backwards() -> None:
 
 
 def test_idle_fetches_of_one_follower_may_be_recorded_after_those_of_others() -> None:
-    """It is written down when the next append makes it matter, as the fetches it was."""
+    """They are recorded when the next append makes them count."""
     assert counted([fetch(8, 1, follower=3), fetch(5, 2)], [append(4, 0, 1)]) == {}
 
 
-def test_ends_that_no_append_reaches() -> None:
-    """As of a leader whose appends were lost; one that stands still may have had them long ago."""
+def test_leader_end_offsets_that_no_append_reaches() -> None:
+    """As of a leader whose append rows were lost; a stalled one may have had them long ago."""
     fetches = [
         fetch(at_ms, at_ms, leader_end_low=end) for at_ms, end in ((1, 10), (2, 10), (3, 3_000))
     ]

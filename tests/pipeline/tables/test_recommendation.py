@@ -56,7 +56,7 @@ def test_the_smallest_good_limit_of_each_policy(spark: SparkSession) -> None:
     assert rows_by_policy["caught-up", False]["running_detection_ms_p99"] == 200
 
 
-def test_what_can_be_set_on_apache_kafka(spark: SparkSession) -> None:
+def test_the_recommendation_for_apache_kafka_can_be_set_there(spark: SparkSession) -> None:
     rows = [
         scenario_row("true-lag", 1_000, half_period_check=True),
         scenario_row("caught-up", 1_000),
@@ -69,6 +69,6 @@ def test_what_can_be_set_on_apache_kafka(spark: SparkSession) -> None:
     assert rows_by_policy["caught-up", True]["running_watermark_stall_ms"] is None
 
 
-def test_nothing_good_has_no_headline(spark: SparkSession) -> None:
+def test_without_a_good_limit_there_is_no_headline(spark: SparkSession) -> None:
     rows_by_policy = recommended(spark, [scenario_row("caught-up", 1_000, flaps=1)], Running())
     assert [row["is_headline"] for row in rows_by_policy.values()] == [False]

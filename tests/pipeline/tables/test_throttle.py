@@ -45,7 +45,7 @@ def judged(network: int | None = None, **more: Any) -> Row:
     return judgement(span(**more), network_bytes_per_s=network, replication_factor=2)
 
 
-def test_the_verdict_is_question_4s() -> None:
+def test_the_verdict_is_that_of_question_4() -> None:
     """IN < T < N - IN/R, both bounds exclusive; without N only the first is judged."""
     assert judged(13 * MB)["verdict"] == "safe"
     assert judged(12 * MB)["verdict"] == "starves-clients"  # 10 = 12 - 4/2
@@ -57,14 +57,14 @@ def test_the_verdict_is_question_4s() -> None:
     assert (bounds["safe_above_bytes_per_s"], bounds["safe_below_bytes_per_s"]) == (4 * MB, 11 * MB)
 
 
-def test_the_estimate_is_question_1s() -> None:
+def test_the_estimate_is_that_of_question_1() -> None:
     assert judged()["estimated_ms"] == 20_000  # 120 MB at 10 - 4 MB/s
     assert judged(bytes_in_per_s_max=10 * MB)["estimated_ms"] is None
     unknown = judged(lag_bytes_first=None)
     assert (unknown["estimated_ms"], unknown["progress"]) == (None, None)
 
 
-def test_a_move_without_a_new_low_is_stuck() -> None:
+def test_a_move_whose_lag_has_no_new_low_is_stuck() -> None:
     assert judged()["progress"] == "done"
     low = {"lag_bytes_last": 5 * MB, "lag_bytes_low": 4 * MB}
     last_ms = START_MS + 60_000
@@ -73,7 +73,7 @@ def test_a_move_without_a_new_low_is_stuck() -> None:
 
 
 @pytest.mark.process
-def test_seconds_become_spans(spark: SparkSession) -> None:
+def test_seconds_are_joined_into_spans(spark: SparkSession) -> None:
     gap_s = GAP_MS_MAX // 1_000
     copying = [
         # In the first second the new follower has not fetched from the leader yet.

@@ -1,4 +1,4 @@
-"""Throttles on Spark are judged as by the dumb computation, row by row."""
+"""Throttles on Spark are those of the oracle, row by row."""
 
 from __future__ import annotations
 

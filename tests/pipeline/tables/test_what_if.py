@@ -43,11 +43,11 @@ def recorded_case(request: pytest.FixtureRequest) -> tuple[Tables, list[dict[str
     expected = by_rules(tables, GRID)
     assert any(row["shrinks"] for row in expected)
     if request.param is not one_recorded_run:
-        _asks_everything(tables, expected)
+        _check_coverage(tables, expected)
     return tables, expected
 
 
-def _asks_everything(tables: Tables, rows: list[dict[str, Any]]) -> None:
+def _check_coverage(tables: Tables, rows: list[dict[str, Any]]) -> None:
     """There are rows at each level, and each policy has each count."""
     assert len({row["topic"] for row in rows if row["level"] == "topic"}) == TOPICS
     partitions = {(row["topic"], row["partition"]) for row in tables["fetches"]}

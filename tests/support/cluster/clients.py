@@ -1,4 +1,4 @@
-"""What tests with real processes share: topics, integers in, integers out, and patience."""
+"""What tests with real processes share: topics, integers produced and read, and waiting."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from insync.testing.cluster import Cluster
 from insync.wire.batches import NO_PRODUCER, whole_batches
 from support.cluster.isr_log import log_of
 from support.cluster.segment_files import check_identical, watermarks
-from support.wire.raw_client import Talk
+from support.wire.raw_client import RawClient
 
 QUIET = {"log_level": 0}
-SENT_TWICE = "fetch from the end"  # a follower says so, and rests for a second
+SENT_TWICE = "fetch from the end"  # logged by a follower, which then waits for a second
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float, what: str) -> None:
-    """Wait for a condition, not for a while."""
+    """Wait until a condition holds."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {within_s} s: {what}"
@@ -46,10 +46,10 @@ def create_topic(
     client = admin(cluster)  # must outlive its requests
     client.create_topics([topic])[name].result(10)
     for each in cluster.brokers.values():
-        with Talk(each.port) as talk:
+        with RawClient(each.port) as raw_client:
 
-            def is_known(talk: Talk = talk) -> bool:
-                answer = talk.metadata(name, may_create=False)
+            def is_known(raw_client: RawClient = raw_client) -> bool:
+                answer = raw_client.metadata(name, may_create=False)
                 return bool(answer.topics[0].error_code is ErrorCode.none)
 
             eventually(is_known, within_s=10, what=f"broker {each.broker} knows the topic")

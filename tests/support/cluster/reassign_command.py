@@ -76,7 +76,7 @@ def throttles(cluster: Cluster, *topics: str) -> dict[str, str]:
     for kind, name, described_by in owners:
         resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
         with KioClient(cluster.brokers[described_by].port) as kio:
-            (result,) = kio.ask(Api.DESCRIBE_CONFIGS, 4, {"resources": [resource]}).results
+            (result,) = kio.request(Api.DESCRIBE_CONFIGS, 4, {"resources": [resource]}).results
         assert result.error_code is ErrorCode.none, result.error_message
         values |= {
             f"{name}: {each.name}": str(each.value)
@@ -89,7 +89,7 @@ def throttles(cluster: Cluster, *topics: str) -> dict[str, str]:
 def controller(cluster: Cluster) -> int:
     running = next(each for each in cluster.brokers.values() if each.is_running)
     with KioClient(running.port) as kio:
-        return int(kio.ask(Api.DESCRIBE_CLUSTER, 0, {}).controller_id)
+        return int(kio.request(Api.DESCRIBE_CLUSTER, 0, {}).controller_id)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Other people's clients and a browser."""
+"""Third-party clients and a browser."""

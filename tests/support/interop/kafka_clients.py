@@ -1,4 +1,4 @@
-"""Other people's clients behind two signatures: write these, read so many from the start."""
+"""Third-party clients behind two signatures: write these records, read so many from the start."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def stored_codecs(cluster: Cluster, topic: str) -> set[str]:
 
 
 def librdkafka_sends(codec: str, cluster: Cluster) -> str:
-    """It takes FindCoordinator for the sign of a broker that knows lz4, and else sends it plain."""
+    """It sends lz4 only to a broker that advertises FindCoordinator."""
     with KioClient(cluster.brokers[1].port) as client:
-        advertised = {each.api_key for each in client.ask(API_VERSIONS, 0, {}).api_keys}
+        advertised = {each.api_key for each in client.request(API_VERSIONS, 0, {}).api_keys}
     return "none" if codec == "lz4" and FIND_COORDINATOR not in advertised else codec
 
 
@@ -97,8 +97,10 @@ def check_times(cluster: Cluster, topic: str, records: Sequence[Record]) -> None
     distinct_ms = sorted(set(times_ms))
     for time_ms in {*distinct_ms[:5], *distinct_ms[::50], distinct_ms[-1]}:
         first = next(offset for offset, each_ms in enumerate(times_ms) if each_ms >= time_ms)
-        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, time_ms)], timeout=WITHIN_S)
-        assert found.offset == first, time_ms
+        (offset_and_time,) = consumer.offsets_for_times(
+            [TopicPartition(topic, 0, time_ms)], timeout=WITHIN_S
+        )
+        assert offset_and_time.offset == first, time_ms
     consumer.close()
     partition, client = TopicPartition(topic, 0), admin(cluster)
     newest = client.list_offsets({partition: OffsetSpec.max_timestamp()})[partition]

@@ -22,7 +22,7 @@ def episodes(tables: Tables) -> list[Row]:
     ends = [row["at_ms"] for row in (*isr, *appends)] + [row["last_at_ms"] for row in fetches]
     record_end_ms = max(ends)
     partitions = {(row["topic"], row["partition"]) for row in (*isr, *fetches)}
-    episodes_found = []
+    result = []
     for topic, partition in sorted(partitions):
         own = {
             name: [
@@ -33,8 +33,8 @@ def episodes(tables: Tables) -> list[Row]:
             for name, rows in tables.items()
         }
         others = {name: tables[name] for name in ("configs", "stalls", "throttle")}
-        episodes_found += Partition(own | others, topic, partition, record_end_ms).episodes()
-    return episodes_found
+        result += Partition(own | others, topic, partition, record_end_ms).episodes()
+    return result
 
 
 def number(change: Row) -> int:
@@ -60,7 +60,7 @@ class Partition:
     def episodes(self) -> list[Row]:
         fetching = {row["follower"] for row in self.tables["fetches"]}
         changing = {row["replica"] for row in self.isr}
-        episodes_found = []
+        result = []
         for follower in sorted(fetching | changing):
             own = self._of_replica(follower)
             group, back_ms = 0, None
@@ -76,15 +76,15 @@ class Partition:
             for episode in own:
                 alike = [each for each in own if each["flap_group"] == episode["flap_group"]]
                 episode["flaps"] = len(alike)
-            episodes_found += own
-        return episodes_found
+            result += own
+        return result
 
     def _of_replica(self, follower: int) -> list[Row]:
         """Each time that it was a replica is computed on its own."""
         moves = [
             row for row in self.isr if row["replica"] == follower and row["cause"] == REASSIGNMENT
         ]
-        episodes_found = []
+        result = []
         for begun in (None, *sorted({row["leader_epoch"] for row in moves})):
             later = [each for each in moves if begun is None or each["leader_epoch"] > begun]
             moved = min(later, key=lambda row: (row["leader_epoch"], row["at_ms"]), default=None)
@@ -107,12 +107,10 @@ class Partition:
                 and (begun is None or row["outcome"] == "ok")
             ]
             if changes:
-                episodes_found += self._from_changes(
-                    follower, changes, fetches_of_follower, begun, moved
-                )
+                result += self._from_changes(follower, changes, fetches_of_follower, begun, moved)
             elif fetches_of_follower:
-                episodes_found += self._without_changes(follower, fetches_of_follower, begun, moved)
-        return episodes_found
+                result += self._without_changes(follower, fetches_of_follower, begun, moved)
+        return result
 
     def _from_changes(
         self,
@@ -130,7 +128,7 @@ class Partition:
             )
             if not again:
                 changes.append(row)
-        episodes_found = []
+        result = []
         for at, change in enumerate(changes):
             after = changes[at + 1] if at + 1 < len(changes) else None
             if change["change"] == "shrink":
@@ -138,14 +136,14 @@ class Partition:
                 ending = "rejoined" if back else "open" if after is None else "unrecorded"
                 if ending == "open" and moved is not None:
                     ending = "moved-away"
-                episodes_found.append(self._left(follower, change, back, ending, moved))
+                result.append(self._left(follower, change, back, ending, moved))
             elif at == 0 or changes[at - 1]["change"] == "expand":
                 was_in_first = begun is None and follower in self.isr[0]["isr_before"]
                 was_in = at > 0 or was_in_first
-                episodes_found.append(
+                result.append(
                     self._came(follower, change, fetches_of_follower, begun, was_in=was_in)
                 )
-        return episodes_found
+        return result
 
     def _without_changes(
         self, follower: int, fetches_of_follower: list[Row], begun: int | None, moved: Row | None
@@ -347,7 +345,7 @@ class Partition:
         return lag_ms, leader_end - end, size
 
     def _settings(self, leader: int, at_ms: int) -> Row:
-        episodes_found = {}
+        result = {}
         for column, (name, read, default) in SETTINGS.items():
             value = None
             for scope in (f"broker:{leader}", f"broker:{leader}/topic:{self.topic}"):
@@ -358,14 +356,14 @@ class Partition:
                 ]
                 if rows:
                     value = max(rows, key=lambda row: (row["at_ms"], row["value"]))["value"]
-            episodes_found[column] = default if value is None else read(value)
-        return episodes_found
+            result[column] = default if value is None else read(value)
+        return result
 
     def _finished(self, episode: Row) -> Row:
         left, began = episode["left_at_ms"], episode["began_at_ms"]
         back = episode["rejoined_at_ms"]
-        asked_at_ms = episode.pop("asked_at_ms", 2**62)
-        settings = self._settings(episode["leader"], asked_at_ms)
+        fetched_at_ms = episode.pop("asked_at_ms", 2**62)
+        settings = self._settings(episode["leader"], fetched_at_ms)
         moved_at_ms = episode.pop("moved_at_ms", None)
         end = {
             "rejoined": back,
@@ -432,8 +430,8 @@ class Partition:
         for at, (from_ms, rows) in enumerate(spans):
             to_ms = spans[at + 1][0] if at + 1 < len(spans) else self.record_end_ms
             leader = max(row["leader"] for row in rows)
-            asked_at_ms = min(decided_at_ms(row) for row in rows)
-            minimum = min(self._settings(leader, asked_at_ms)["min_isr"], len(replicas))
+            fetched_at_ms = min(decided_at_ms(row) for row in rows)
+            minimum = min(self._settings(leader, fetched_at_ms)["min_isr"], len(replicas))
             if max(len(row["isr_after"]) for row in rows) < minimum:
                 under_ms += max(0, min(to_ms, end) - max(from_ms, start))
         return under_ms

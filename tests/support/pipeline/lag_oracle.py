@@ -1,4 +1,4 @@
-"""Lag by looking at every single millisecond."""
+"""Lag computed at every single millisecond."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def made_up(seed: int, *, partitions: int) -> Tables:
     for broker in BROKERS:
         _of_broker(tables, broker, random)
     for number in range(partitions):
-        _Partition(tables, f"topic {number % 7}", number, random).live()
+        _Partition(tables, f"topic {number % 7}", number, random).generate()
     for table in (FETCHES, APPENDS, ISR, ELECTIONS, STALLS, CONFIGS):
         assert all(set(row) == set(table.names) for row in tables[table.name]), table.name
     return tables
@@ -91,7 +91,7 @@ class _Partition:
         self.log_start = random.choice((None, 0, 0, 300))
         self.changed_at_ms = -1
 
-    def live(self) -> None:
+    def generate(self) -> None:
         random = self.random
         now_ms = START_MS + random.randrange(20_000)
         self.seq = 0
@@ -166,9 +166,9 @@ class _Partition:
         )
 
     def _move(self, now_ms: int) -> None:
-        """One goes, in whose place the fourth broker comes, which may have gone before.
+        """One replica is removed and the fourth broker added, which may have been one before.
 
-        A leader that goes makes one of the ISR its successor; mostly it stays.
+        The successor of a removed leader is an ISR member; mostly the leader stays.
         """
         random = self.random
         before, others = self.leader, sorted(self.isr - {self.leader})
@@ -196,23 +196,28 @@ class _Partition:
         cause = self.random.choice((None, "lag-time", "from elsewhere"))
         self._record_change(now_ms, follower, by_leader=by_leader, cause=cause)
 
-    def _record_change(self, now_ms: int, who: int, *, by_leader: bool, cause: str | None) -> None:
+    def _record_change(
+        self, now_ms: int, follower: int, *, by_leader: bool, cause: str | None
+    ) -> None:
         self.changed_at_ms = now_ms
         random = self.random
         before = sorted(self.isr)
-        self.isr ^= {who}
+        self.isr ^= {follower}
         is_known = random.random() < 0.8
         self.version += 1
-        caught_up_ms = self.caught_up_ms.get(who)
+        caught_up_ms = self.caught_up_ms.get(follower)
         row = (
             self._whose()
             | {"at_ms": now_ms, "decided_at_ms": now_ms - 3 if by_leader else None}
             | {"decided_by": "leader" if by_leader else "controller", "seq": self.seq}
             | {"version": self.version if self.has_versions else None}
-            | {"isr_before": before, "isr_after": sorted(self.isr), "replica": who}
-            | {"change": "expand" if who in self.isr else "shrink", "reason": f"{who} <went>"}
+            | {"isr_before": before, "isr_after": sorted(self.isr), "replica": follower}
+            | {
+                "change": "expand" if follower in self.isr else "shrink",
+                "reason": f"{follower} <went>",
+            }
             | {"cause": cause, "late_ms": 0 if by_leader else None}
-            | {"replica_end": self.ends[who] if is_known else None, "leader_end": self.end}
+            | {"replica_end": self.ends[follower] if is_known else None, "leader_end": self.end}
             | {"caught_up_at_ms": caught_up_ms if is_known else None}
         )
         if random.random() < 0.92:  # else lost with its broker
@@ -225,10 +230,10 @@ def throttled_seconds(seed: int, side: str, inbound: Sequence[int], brokers: int
     rows = []
     for broker in range(1, brokers + 1):
         limit: int | None = 10 * MB
-        tells_lag = random.random() < 0.8
-        tells_inbound = broker % 7 != 0
+        has_lag = random.random() < 0.8
+        has_inbound = broker % 7 != 0
         # A rate that one broker records is known for all; a broker without one is an hour later.
-        at_ms, lag = START_MS + 1_000 * random.randrange(5) + 3_600_000 * (not tells_inbound), 0
+        at_ms, lag = START_MS + 1_000 * random.randrange(5) + 3_600_000 * (not has_inbound), 0
         stays = random.random() < 0.3  # its lag falls no more
         for _ in range(random.randrange(30, 200)):
             at_ms += 1_000 + random.choice((0, 0, 0, 0, 0, 3))
@@ -249,8 +254,8 @@ def throttled_seconds(seed: int, side: str, inbound: Sequence[int], brokers: int
                 "bytes": sent,
                 "exempt_bytes": random.randrange(sent + 1),
                 "held_back_partitions": random.choice((0, 0, 1, 7)),
-                "replica_lag_bytes": lag if tells_lag and random.random() < 0.95 else None,
-                "bytes_in": random.choice(inbound) if tells_inbound else None,
+                "replica_lag_bytes": lag if has_lag and random.random() < 0.95 else None,
+                "bytes_in": random.choice(inbound) if has_inbound else None,
             }
             rows += [row] * random.choice((1, 1, 1, 2))
     random.shuffle(rows)

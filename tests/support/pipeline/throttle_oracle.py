@@ -16,7 +16,7 @@ PATIENCE_MS = 30_000
 
 
 def spans(rows: list[Row], *, network: int | None = None, factor: int = 3) -> list[Row]:
-    spans_found = []
+    result = []
     settled = settled_of(rows)
     for broker, side in sorted({(row["broker"], row["side"]) for row in rows}):
         # A second that was published twice is one second.
@@ -28,13 +28,13 @@ def spans(rows: list[Row], *, network: int | None = None, factor: int = 3) -> li
             summed = added_up(own) | {"broker": broker, "side": side}
             summed["is_open"] = own[-1]["at_ms"] == last_ms
             summed["bytes_in_per_s_max"] = inbound(own, rows, settled)
-            spans_found.append(summed | judged(summed, network, factor))
-    return spans_found
+            result.append(summed | judged(summed, network, factor))
+    return result
 
 
 def in_a_row(seconds: list[Row]) -> list[list[Row]]:
     """Those with one limit, near enough to one another; none without a limit."""
-    spans_found: list[list[Row]] = []
+    result: list[list[Row]] = []
     before: Row | None = None
     for row in seconds:
         limit = row["limit_bytes_per_s"]
@@ -45,10 +45,10 @@ def in_a_row(seconds: list[Row]) -> list[list[Row]]:
                 and row["at_ms"] - before["at_ms"] <= GAP_MS_MAX
             )
             if not goes_on:
-                spans_found.append([])
-            spans_found[-1].append(row)
+                result.append([])
+            result[-1].append(row)
         before = row
-    return spans_found
+    return result
 
 
 def inbound(own: list[Row], rows: list[Row], settled: list[Row]) -> int | None:
@@ -65,7 +65,7 @@ def inbound(own: list[Row], rows: list[Row], settled: list[Row]) -> int | None:
 
 def settled_of(rows: list[Row]) -> list[Row]:
     """Those whose broker had the same limit in the second before."""
-    spans_found = []
+    result = []
     ordered = sorted(rows, key=lambda row: (row["broker"], row["side"], row["at_ms"]))
     before: Row = {}
     for row in ordered:
@@ -76,9 +76,9 @@ def settled_of(rows: list[Row]) -> list[Row]:
         limit = row["limit_bytes_per_s"]
         is_same = before and before["limit_bytes_per_s"] == limit
         if is_same and row["at_ms"] - before["at_ms"] <= GAP_MS_MAX:
-            spans_found.append(row)
+            result.append(row)
         before = row
-    return spans_found
+    return result
 
 
 def added_up(own: list[Row]) -> Row:

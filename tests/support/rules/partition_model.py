@@ -1,7 +1,7 @@
 """A model of a partition that trusts no broker: whole logs, a store that may not respond, kills.
 
 A record is a leader epoch and a log is a list of them, so two logs agree where their lists do. The
-rules only ever see what a broker would see; `check` looks at everything.
+rules only see what a broker would see; `check` sees everything.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class PartitionWorld:
 
     # The store.
 
-    def store_takes_the_change(self, *, is_told: bool) -> None:
+    def store_takes_the_change(self, *, is_answered: bool) -> None:
         """The oldest proposal on its way arrives, though its leader may have moved on since."""
         if self.term is None or not self.in_flight:
             return
@@ -209,9 +209,9 @@ class PartitionWorld:
             isr = tuple(broker for broker in self.store.replicas if broker in proposed(change))
             self.store = replace(self.store, isr=isr)
             self.store_version += 1
-        elif is_told:
+        elif is_answered:
             self.report(ProposalRefused(change))
-        if is_told:
+        if is_answered:
             self.leader_reads_store()
 
     def leader_reads_store(self) -> None:
@@ -324,7 +324,7 @@ class PartitionWorld:
                 assert self.term.with_watermark(now_ms=self.now_ms) == self.term
 
     def guarantee_2_a_lagging_member_is_evicted(self) -> None:
-        """At its deadline, unless a pending read or the grace after a stall speaks for it."""
+        """At its deadline, unless a pending read or the grace after a stall delays it."""
         if self.term is None or not isinstance(self.term.isr, Stable):
             return
         leaving = self.term.leaving(now_ms=self.now_ms, session_fetched_at_ms=self.sessions)

@@ -12,7 +12,7 @@ from insync.rules.values import BrokerId, LeaderEpoch
 
 EPOCH = LeaderEpoch(7)
 
-# For properties whose examples cost next to nothing: 60 would let planted mistakes live.
+# For properties whose examples cost next to nothing: 60 would let planted bugs survive.
 searched = settings(max_examples=max(80, settings().max_examples))
 
 
@@ -21,7 +21,7 @@ def brokers(*ids: int) -> tuple[BrokerId, ...]:
 
 
 def among(*ids: int) -> frozenset[BrokerId]:
-    """A set of brokers: those alive, those cooling, those known."""
+    """A set of brokers: live, cooling or known ones."""
     return frozenset(brokers(*ids))
 
 
@@ -66,7 +66,7 @@ def partitions(draw: st.DrawFn) -> PartitionState:
 
 
 def assert_sound(state: PartitionState) -> None:
-    """What no step may break, said here again so that it does not rest on the code's asserts."""
+    """What no step may break, checked here independently of the code's assertions."""
     assert state.isr, "empty ISR"
     assert set(state.isr) <= set(state.replicas), "in sync, and no replica"
     assert state.leader is None or state.leader in state.isr, "leader outside the ISR"

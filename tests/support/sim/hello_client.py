@@ -27,19 +27,19 @@ class Caller:
         return answer.nonce
 
     async def offer(self, proof: bytes, broker: int, incarnation: int) -> ErrorCode:
-        """What becomes of this proof of being that broker."""
+        """The error code for this proof."""
         answer = await self._hello(hello.HelloRequest(broker, incarnation, proof))
-        assert answer.nonce == b"", "a verdict brings no other try"
+        assert answer.nonce == b"", "a verdict has no new nonce"
         return ErrorCode(answer.error)
 
     async def prove(self, secret: bytes, broker: int, incarnation: int) -> ErrorCode:
-        """As brokers do it, with whatever secret one has."""
+        """Get a nonce and send its proof, as brokers do."""
         nonce = await self.nonce(broker, incarnation)
         proof = hello.proof(secret, nonce, broker, incarnation)
         return await self.offer(proof, broker, incarnation)
 
     async def fetch(self, replica: int, incarnation: int) -> ErrorCode:
-        """What becomes of a fetch that is said to be this follower's."""
+        """The error code for a fetch as this follower."""
         request = FetchRequest(
             replica_id=replica, replica_epoch=incarnation, max_wait_ms=0, min_bytes=0, topics=[]
         )

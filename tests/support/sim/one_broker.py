@@ -1,4 +1,4 @@
-"""One real broker on virtual time, spoken to in raw requests: what it says, byte for byte."""
+"""One real broker on virtual time, and a client that sends raw requests to it."""
 
 from __future__ import annotations
 

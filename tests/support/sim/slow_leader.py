@@ -1,4 +1,4 @@
-"""KIP-501's example on virtual time: a leader whose disk is slow, with and without its cures."""
+"""KIP-501's example on virtual time: a leader whose disk is slow, with and without KIP-501."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOLUTION_2 = EXAMPLE | {"replica.in.sync.policy": "pending-reads"}  # 500 ms, th
 
 
 async def begin_a_slow_read(cluster: Cluster, *, read_s: float = 25.0) -> int:
-    """Level followers ask for one more record, which takes so long to read. Returns when."""
+    """Level followers fetch one more record, which takes so long to read. Returns when."""
     await topic(cluster)
     client = client_of(cluster)
     await client.append([b"x"] * 10)

@@ -1,4 +1,4 @@
-"""What the storage tests share: small batches, and a dumb idea of what a log is."""
+"""What the storage tests share: small batches, and a plain model of a log."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Written:
 
 
 @dataclass
-class DumbLog:
+class PlainLog:
     """A list of batches. Deleted ones stay in the list below `start`: producers outlive them."""
 
     start: int = 0
@@ -166,7 +166,7 @@ class DumbLog:
         return history.cut_start(Offset(self.start)).cut_end(Offset(self.end))
 
     def producers(self) -> dict[int, Producer]:
-        return told_producers(b"".join(one.data for one in self.batches))
+        return producers_in(b"".join(one.data for one in self.batches))
 
     def first_from(self, timestamp_ms: int) -> tuple[int, int] | None:
         for one in self.live():
@@ -183,22 +183,22 @@ class DumbLog:
         return written[1], written[0]
 
 
-def told_producers(data: bytes) -> dict[int, Producer]:
-    """The dumb twin: for each producer, its batches of its last run of one epoch."""
+def producers_in(data: bytes) -> dict[int, Producer]:
+    """The oracle: for each producer, its last batches of one epoch."""
     runs: dict[int, list[tuple[int, tuple[int, int, int, int]]]] = {}
     for header in whole_batches(data):
         if header.producer_id >= 0 and header.base_sequence >= 0:
             last = (header.base_sequence + header.record_count - 1) % 2**31
-            noted = (header.base_sequence, last, header.base_offset, header.max_timestamp_ms)
-            runs.setdefault(header.producer_id, []).append((header.producer_epoch, noted))
+            written = (header.base_sequence, last, header.base_offset, header.max_timestamp_ms)
+            runs.setdefault(header.producer_id, []).append((header.producer_epoch, written))
     producers = {}
     for producer_id, run in runs.items():
         epoch = run[-1][0]
         tail: list[tuple[int, int, int, int]] = []
-        for batch_epoch, noted in reversed(run):
+        for batch_epoch, written in reversed(run):
             if batch_epoch != epoch or len(tail) == 5:
                 break
-            tail.insert(0, noted)
+            tail.insert(0, written)
         producers[producer_id] = Producer(epoch, tuple(tail), 0)  # type: ignore[arg-type]
     return producers
 

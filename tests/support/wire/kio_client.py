@@ -44,7 +44,7 @@ class KioClient:
     ) -> None:
         self._socket.close()
 
-    def ask(self, api: int, version: int, values: Values, *, answered_in: int = -1) -> Any:
+    def request(self, api: int, version: int, values: Values, *, answered_in: int = -1) -> Any:
         """The answer to one request, read in the request's version by default."""
         self.send(api, version, values)
         return self.receive(api, version if answered_in < 0 else answered_in)

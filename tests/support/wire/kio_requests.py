@@ -84,7 +84,7 @@ def fetch(
         "fetch_offset": offset,
         "partition_max_bytes": bytes_max,
     }
-    answer = kio.ask(
+    answer = kio.request(
         FETCH,
         version,
         {
@@ -121,7 +121,7 @@ def list_offset(
         "timestamp": timestamp,
         "current_leader_epoch": epoch,
     }
-    answer = kio.ask(
+    answer = kio.request(
         LIST_OFFSETS,
         version,
         {
@@ -144,7 +144,7 @@ def epoch_end(
     """Error, epoch and where it ended."""
     request = {"partition": partition, "leader_epoch": epoch, "current_leader_epoch": current}
     values = {"replica_id": -1, "topics": [{"topic": name, "partitions": [request]}]}
-    (topic,) = kio.ask(OFFSET_FOR_LEADER_EPOCH, version, values).topics
+    (topic,) = kio.request(OFFSET_FOR_LEADER_EPOCH, version, values).topics
     (part,) = topic.partitions
     assert (topic.topic, part.partition) == (name, partition)
     return part.error_code, part.leader_epoch, part.end_offset
@@ -153,6 +153,6 @@ def epoch_end(
 def create(kio: KioClient, version: int, *, validate_only: bool = False, **wanted: Any) -> Any:
     topic = {"num_partitions": 1, "replication_factor": 1, **wanted}
     values = {"topics": [topic], "timeout": TIMEOUT, "validate_only": validate_only}
-    (created,) = kio.ask(CREATE_TOPICS, version, values).topics
+    (created,) = kio.request(CREATE_TOPICS, version, values).topics
     assert created.name == wanted["name"]
     return created

@@ -248,7 +248,7 @@ def fetch_request_to_kio(version: int, request: FetchRequest, **partition_tags: 
         "topics": tuple(
             nested(of, "FetchTopic")(
                 **{key: topic},
-                partitions=tuple(_asked_to_kio(version, of, p, partition_tags) for p in parts),
+                partitions=tuple(_partition_to_kio(version, of, p, partition_tags) for p in parts),
             )
             for topic, parts in request.topics
         ),
@@ -272,18 +272,20 @@ def fetch_request_to_kio(version: int, request: FetchRequest, **partition_tags: 
     return of(**values)
 
 
-def _asked_to_kio(version: int, of: type[Any], asked: FetchPartition, tags: dict[str, Any]) -> Any:
+def _partition_to_kio(
+    version: int, of: type[Any], partition: FetchPartition, tags: dict[str, Any]
+) -> Any:
     values: dict[str, Any] = {
-        "partition": asked.partition,
-        "fetch_offset": asked.fetch_offset,
-        "partition_max_bytes": asked.max_bytes,
+        "partition": partition.partition,
+        "fetch_offset": partition.fetch_offset,
+        "partition_max_bytes": partition.max_bytes,
     }
     if version >= 5:
-        values["log_start_offset"] = asked.log_start
+        values["log_start_offset"] = partition.log_start
     if version >= 9:
-        values["current_leader_epoch"] = asked.current_leader_epoch
+        values["current_leader_epoch"] = partition.current_leader_epoch
     if version >= 12:
-        values["last_fetched_epoch"] = asked.last_fetched_epoch
+        values["last_fetched_epoch"] = partition.last_fetched_epoch
     return nested(of, "FetchPartition")(**values, **tags)
 
 

@@ -33,13 +33,13 @@ EARLIEST, LATEST = -2, -1
 CONSUMER, DEBUG = -1, -2  # replica ids; DEBUG fetches up to the log end of any broker
 
 
-class Talk:
+class RawClient:
     """One connection to one broker."""
 
     def __init__(self, port: int, *, patience_s: float = 10) -> None:
         self.socket = socket.create_connection((HOST, port), timeout=patience_s)
 
-    def __enter__(self) -> Talk:
+    def __enter__(self) -> RawClient:
         return self
 
     def __exit__(
@@ -59,13 +59,13 @@ class Talk:
         self.socket.sendall(data)
 
     def post(self, api: int, version: int, body: bytes) -> None:
-        """Ask, and leave the answer for later."""
+        """Send a request, and leave its response for later."""
         head = write_request_header(
             api_key=api, api_version=version, correlation_id=7, client_id="stranger"
         )
         self.send(struct.pack(">i", len(head) + len(body)) + head + body)
 
-    def ask(self, api: int, version: int, body: bytes) -> tuple[bytes, int]:
+    def exchange(self, api: int, version: int, body: bytes) -> tuple[bytes, int]:
         self.post(api, version, body)
         frame = self.receive()
         return frame, response_body_at(api, version, frame)
@@ -94,7 +94,7 @@ class Talk:
     def request(self, api: Api, version: int, **fields: Any) -> Any:
         """A message with fields as `kio` has them, and its answer."""
         request = messages.request_type(api, version)(**fields)
-        frame, body_at = self.ask(api, version, messages.write_request(request))
+        frame, body_at = self.exchange(api, version, messages.write_request(request))
         return messages.read_response(api, version, frame, body_at)
 
     def post_produce(
