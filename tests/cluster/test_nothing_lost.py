@@ -22,6 +22,7 @@ from support.cluster.clients import (
     eventually,
     leader_of,
 )
+from support.cluster.recorded_clients import RecordingConsumer, RecordingProducer, check_history
 from support.wire.raw_client import ACKS_ALL, RawClient, plain
 
 pytestmark = pytest.mark.process
@@ -120,15 +121,21 @@ def run(sequence: FaultSequence, *, seconds: float, seed: int) -> None:
     """Each fault at least once, then in turn, with pauses in between."""
     with Cluster(settings=SETTINGS) as cluster:
         create_topic(cluster, "orders")
-        faults = Faults(cluster, IntegerProducer(cluster, "orders"), seed)
+        history = History()
+        producer = RecordingProducer(cluster, "orders", history)
+        faults = Faults(cluster, producer, seed)
         end_s = time.monotonic() + seconds
         number = 0
-        while number < len(sequence) or time.monotonic() < end_s:
-            faults.produce(faults.chance.uniform(0.3, 1.5))
-            sequence[number % len(sequence)](faults)
-            number += 1
-        faults.producer.flush(60)
-        check_all_is_well(cluster, faults.producer)
+        with RecordingConsumer(cluster, "orders", producer.partitions, history) as consumer:
+            while number < len(sequence) or time.monotonic() < end_s:
+                faults.produce(faults.chance.uniform(0.3, 1.5))
+                sequence[number % len(sequence)](faults)
+                number += 1
+            producer.flush(60)
+        assert consumer.reads > 0
+        assert consumer.latest > 0
+        check_all_is_well(cluster, producer)
+        check_history(cluster, producer, history)
 
 
 KILLS: FaultSequence = [

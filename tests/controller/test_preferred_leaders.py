@@ -112,8 +112,8 @@ def test_preferred_election_can_be_enabled_sped_up_and_disabled_at_run_time(
         controller.apply_settings(unclean_default=False, rebalance=None)
         await asyncio.sleep(2 * INTERVAL_S)
         assert world.state() == LED_BY_ANOTHER
-        controller.change(unclean_default=False, rebalance=slow)
-        controller.change(unclean_default=False, rebalance=fast)
+        controller.apply_settings(unclean_default=False, rebalance=slow)
+        controller.apply_settings(unclean_default=False, rebalance=fast)
         await asyncio.sleep(11)
         assert world.state() == LED_BY_ANOTHER.led_by(BrokerId(2))
 

@@ -75,7 +75,7 @@ class TestEpochOfALog:
     def test_an_epoch_found_above_the_stores_is_ended(self) -> None:
         state = partition(1, 2, leader=1)
         found_epoch = LeaderEpoch(EPOCH + 3)
-        after = epoch_found(state, found_epoch)
+        after = raise_epoch(state, found_epoch)
         assert after == partition(1, 2, leader=None, epoch=EPOCH + 3)
         assert elect(after, live=ALL_BROKERS).leader_epoch == found_epoch + 1
 
@@ -157,7 +157,7 @@ class TestUncleanElection:
 
 class TestPreferredLeader:
     def test_the_first_replica_gets_leadership_back(self) -> None:
-        preferred = prefer(partition(1, 2, 3, leader=2), live=ALL_BROKERS)
+        preferred = elect_preferred_leader(partition(1, 2, 3, leader=2), live=ALL_BROKERS)
         assert preferred == partition(1, 2, 3, leader=1, epoch=EPOCH + 1)
 
     @pytest.mark.parametrize(

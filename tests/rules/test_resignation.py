@@ -98,7 +98,7 @@ class TestCooling:
         assert COOLDOWN_MS_DEFAULT == 60_000
 
     def test_a_cool_down_lasts_exactly_its_time(self) -> None:
-        cooling = Cooling().after(BrokerId(1), now_ms=5_000, cooldown_ms=60_000)
+        cooling = Cooldowns().after(BrokerId(1), now_ms=5_000, cooldown_ms=60_000)
         assert cooling.brokers(now_ms=5_000) == among(1)
         assert cooling.brokers(now_ms=64_999) == among(1)
         assert cooling.brokers(now_ms=65_000) == among()
@@ -121,7 +121,7 @@ class TestCooling:
         assert dict(cooling.until_ms) == {2: 120_000}
 
     def test_no_broker_is_cooling_at_first(self) -> None:
-        assert Cooling().brokers(now_ms=0) == among()
+        assert Cooldowns().brokers(now_ms=0) == among()
 
 
 COOLDOWN_MS = 100

@@ -66,13 +66,13 @@ class TestTooOften:
     """The design: a leader stalled for more than half of the last 2 T resigns. T is 10 s here."""
 
     def test_stalling_exactly_half_of_the_time_is_not_too_often(self) -> None:
-        assert not record((0, 4_000), (10_000, 16_000)).too_often(now_ms=20_000)
+        assert not record((0, 4_000), (10_000, 16_000)).exceeds_half(now_ms=20_000)
 
     def test_a_millisecond_more_than_half_is_too_often(self) -> None:
-        assert record((0, 4_000), (10_000, 16_001)).too_often(now_ms=20_000)
+        assert record((0, 4_000), (10_000, 16_001)).exceeds_half(now_ms=20_000)
 
     def test_one_long_stall_is_too_often(self) -> None:
-        assert record((0, 10_001)).too_often(now_ms=10_001)
+        assert record((0, 10_001)).exceeds_half(now_ms=10_001)
 
     def test_stalls_further_back_no_longer_count(self) -> None:
         stalled = record((0, 10_001))
@@ -80,7 +80,7 @@ class TestTooOften:
         assert not stalled.exceeds_half(now_ms=20_001)
 
     def test_no_stalls_are_not_too_often(self) -> None:
-        assert not record().too_often(now_ms=20_000)
+        assert not record().exceeds_half(now_ms=20_000)
 
     def test_stalls_that_ended_2_t_ago_are_forgotten(self) -> None:
         kept = record((0, 1_000), (5_000, 6_000), (20_000, 21_000))

@@ -40,7 +40,7 @@ def test_a_row_type_has_the_columns_of_its_table_and_no_other(name: str) -> None
     assert row_type.table is TABLES[name]
     own = [field.name for field in fields(row_type)]
     assert sorted(own) == sorted(
-        ("place", *set(TABLES[name].names) - {*SHARED_COLUMNS.get(name, ())})
+        ("publish_key", *set(TABLES[name].names) - {*SHARED_COLUMNS.get(name, ())})
     )
     for column in SHARED_COLUMNS.get(name, ()):
         assert hasattr(LED, column)
@@ -53,7 +53,7 @@ def row_of(name: str, values: dict[str, Any]) -> Row:
         if column not in SHARED_COLUMNS.get(name, ()):
             object.__setattr__(row, column, value)
     object.__setattr__(
-        row, "place", LED if "leader" in SHARED_COLUMNS.get(name, ()) else Place("t", 7)
+        row, "publish_key", LED if "leader" in SHARED_COLUMNS.get(name, ()) else PublishKey("t", 7)
     )
     return row
 

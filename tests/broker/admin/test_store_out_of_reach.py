@@ -91,4 +91,4 @@ def test_a_change_gets_a_retriable_error_and_can_be_requested_again(
 
     with caplog.at_level(logging.ERROR):
         play(scenario)
-    assert "a request failed" not in caplog.text
+    assert "failed; closing the connection" not in caplog.text

@@ -248,7 +248,7 @@ def test_an_isr_change_by_the_controller_is_one_log_line_too(
     follower, leader = (line for line in caplog.messages if "ISR is now" in line)
     assert "t-0: ISR is now 1,2: 3 leaves (not proposed by the leader, epoch " in follower
     assert "its session ended): 0 ms behind, lacks 0 messages of 7, caught up" in follower
-    assert "t-0: ISR is now 2: 1 leaves (by the controller, epoch " in leader
+    assert "t-0: ISR is now 2: 1 leaves (not proposed by the leader, epoch " in leader
     assert leader.endswith(
         "; its session ended)"
     )  # the new leader did not know the followers' offsets

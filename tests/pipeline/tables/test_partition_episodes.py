@@ -78,7 +78,7 @@ def record_of(tables: Tables, topic: str, partition: int, record_end_ms: int) ->
     return PartitionRecord(
         record_end_ms=record_end_ms,
         changes=[change(row) for row in own["isr"]],
-        heard=[
+        first_and_last_fetches=[
             fetches_of(gone_epoch, rows)
             for follower in {row["follower"] for row in fetches}
             for gone_epoch, rows in stays(follower).items()
@@ -322,7 +322,9 @@ def test_a_follower_that_stays_below_the_watermark_is_out_of_sync(
 ) -> None:
     """No change of the ISR is recorded."""
     fetches = [met(1_000, epoch=0, offset=7, is_below_watermark=is_below)]
-    episodes = list(episodes_of(PartitionRecord(record_end_ms=20_000, heard=fetches, led=LED)))
+    episodes = list(
+        episodes_of(PartitionRecord(record_end_ms=20_000, first_and_last_fetches=fetches, led=LED))
+    )
     assert [(each["cause"], each["ending"]) for each in episodes] == [
         (each, "open") for each in causes
     ]

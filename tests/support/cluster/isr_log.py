@@ -14,9 +14,7 @@ LEAVES = re.compile(r"(\d+) leaves \(\S+, limit \d+ ms(?:; (at once|\d+ ms after
 JOINS = re.compile(r"(\d+) joins .* lacks (\d+) messages")
 CAUGHT_UP = re.compile(r"(\d+) joins [^;]* caught up (\d+) ms ago")
 TIMESTAMP_CHARACTERS = len("2026-01-31 23:59:59,999")
-STALLED = re.compile(
-    r"\b(?!__)(\w\S*)-(\d+): the event loop of this leader did not run for (\d+) ms"
-)
+STALLED = re.compile(r"\bbroker \d+: stalled (\d+) ms; eviction deadlines")
 
 
 @dataclass(frozen=True, slots=True)
