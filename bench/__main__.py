@@ -159,7 +159,8 @@ def main(
     *,
     only: Annotated[str, typer.Option(help="Trials or figures, separated by commas.")] = "",
     pairs: Annotated[
-        int, typer.Option(min=0, help="Number of pairs (default: that of the trial).")
+        int,
+        typer.Option(min=0, help="Number of pairs, for example 10; 0 for the trial's own number."),
     ] = 0,
     quick: Annotated[
         bool, typer.Option(help="Short loads, one pair: a look, not a figure.")

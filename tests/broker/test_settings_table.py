@@ -38,7 +38,7 @@ def test_a_topic_overrides_by_its_own_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("settings", "expected_message"),
     [
         ({"num.partitions": "0"}, "between 1 and"),
         ({"num.partitions": "٣"}, "whole number"),
@@ -50,9 +50,9 @@ def test_a_topic_overrides_by_its_own_name() -> None:
         ({"zebra": "1"}, "there is no setting 'zebra'"),
     ],
 )
-def test_invalid_settings_are_refused(given: dict[str, str], complaint: str) -> None:
-    with pytest.raises(BadSetting, match=complaint):
-        Settings(given)
+def test_invalid_settings_are_refused(settings: dict[str, str], expected_message: str) -> None:
+    with pytest.raises(BadSetting, match=expected_message):
+        Settings(settings)
 
 
 def test_a_topic_cannot_set_a_broker_setting() -> None:

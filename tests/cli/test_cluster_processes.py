@@ -46,8 +46,8 @@ def test_a_process_with_the_same_id_is_not_signalled(
     describe(tmp_path, foreign.pid, started)
     for command in (["stop"], ["restart", "--broker", "1"]):
         assert cli.main(["cluster", *command, "--data-dir", str(tmp_path)]) == 1
-        complaint = capsys.readouterr().err
-        assert complaint == f"insync: the cluster's process {foreign.pid} in {tmp_path} is gone\n"
+        message = capsys.readouterr().err
+        assert message == f"insync: the cluster's process {foreign.pid} in {tmp_path} is gone\n"
     assert cli.main(["cluster", "status", "--data-dir", str(tmp_path), "--json"]) == 1
     assert not json.loads(capsys.readouterr().out)["brokers"][0]["running"]
     files.refuse_running(tmp_path)  # a new cluster may start

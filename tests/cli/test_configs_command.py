@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("flags", "message"),
     [
         ([], "exactly one of --alter, --describe"),
         (["--alter", "--describe", "--topic", "t"], "exactly one of --alter, --describe"),
@@ -53,11 +53,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     ],
 )
 def test_invalid_flag_combinations_are_usage_errors(
-    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+    capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     code, out, err = run(capsys, *flags)
     assert (code, out) == (2, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -42,7 +42,7 @@ def test_without_a_command_the_help_is_shown_and_it_is_a_usage_error(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "message"),
     [
         (["explian"], 2, "No such command 'explian'"),
         (["explain", "--jsn"], 2, "No such option: --jsn"),
@@ -53,11 +53,11 @@ def test_without_a_command_the_help_is_shown_and_it_is_a_usage_error(
     ],
 )
 def test_an_error_is_one_line_on_stderr(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
     exit_code, out, err = run(capsys, *arguments)
     assert (exit_code, out) == (code, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -102,16 +102,16 @@ def test_a_scenario_file_of_the_user(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [(b"\xff\xfe", "not UTF-8"), (b"#" * (2 << 20), "larger than"), (b"", "no line 'title'")],
 )
 def test_a_file_that_is_not_a_scenario(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, complaint: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, message: str
 ) -> None:
     (tmp_path / "bad.txt").write_bytes(content)
     code, _, err = run(capsys, "explain", str(tmp_path / "bad.txt"))
     assert code == 1
-    assert complaint in err
+    assert message in err
 
 
 @pytest.mark.process

@@ -46,18 +46,18 @@ def greet(connection: socket.socket) -> None:
         connection.recv(1_000)
 
 
-def complaint_of(capsys: pytest.CaptureFixture[str], addresses: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], addresses: str) -> str:
     began_s = time.monotonic()
     assert cli.main(["topics", "-b", addresses, "--list"]) == 1
     assert time.monotonic() - began_s < 8, "it waited for the timeout of a request"
-    complaint = capsys.readouterr().err
-    assert complaint.count("\n") == 1
-    return complaint
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
 
 
 def test_a_web_server_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(wait_for_a_line) as port:
-        assert complaint_of(capsys, f"127.0.0.1:{port}") == (
+        assert error_of(capsys, f"127.0.0.1:{port}") == (
             f"insync: what answers at 127.0.0.1:{port} speaks HTTP, not Kafka's protocol; "
             "give --bootstrap-server the port of a broker's listener\n"
         )
@@ -69,11 +69,11 @@ def test_a_web_server_is_named_when_another_address_is_unreachable(
     with socket.create_server(("127.0.0.1", 0)) as closed:
         free = closed.getsockname()[1]
     with serving(wait_for_a_line) as port:
-        complaint = complaint_of(capsys, f"127.0.0.1:{free},127.0.0.1:{port}")
-    assert f"what answers at 127.0.0.1:{port} speaks HTTP" in complaint
+        message = error_of(capsys, f"127.0.0.1:{free},127.0.0.1:{port}")
+    assert f"what answers at 127.0.0.1:{port} speaks HTTP" in message
 
 
 def test_a_server_that_sends_first_does_not_speak_kafka(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(greet) as port:
-        complaint = complaint_of(capsys, f"127.0.0.1:{port}")
-    assert f"127.0.0.1:{port}: does not speak Kafka's protocol" in complaint
+        message = error_of(capsys, f"127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}: does not speak Kafka's protocol" in message

@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("flags", "message"),
     [
         ([], "exactly one of --generate, --plan, --execute"),
         (["--list", "--sweep"], "exactly one of"),
@@ -56,17 +56,17 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     ],
 )
 def test_invalid_flag_combinations_are_usage_errors(
-    capsys: pytest.CaptureFixture[str], plan: str, flags: list[str], complaint: str
+    capsys: pytest.CaptureFixture[str], plan: str, flags: list[str], message: str
 ) -> None:
     arguments = [plan if each == "F" else each for each in flags]
     code, out, err = run(capsys, "reassign", *arguments)
     assert (code, out) == (2, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("flags", "message"),
     [
         (["--throttle", "0"], "--throttle: '0' must be at least 1 B/s"),
         (["--throttle", "-5"], "--throttle: '-5' is no rate; write bytes per second above 0"),
@@ -83,11 +83,11 @@ def test_invalid_flag_combinations_are_usage_errors(
     ],
 )
 def test_malformed_quantities(
-    capsys: pytest.CaptureFixture[str], plan: str, flags: list[str], complaint: str
+    capsys: pytest.CaptureFixture[str], plan: str, flags: list[str], message: str
 ) -> None:
     code, out, err = run(capsys, "reassign", "--execute", "--reassignment-json-file", plan, *flags)
     assert (code, out) == (1, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -105,7 +105,7 @@ def test_the_error_of_a_malformed_plan_names_its_file(
 
 
 @pytest.mark.parametrize(
-    ("brokers", "complaint"),
+    ("brokers", "message"),
     [
         ("1,x", "'x' is no broker id"),
         ("", "'' is no broker id"),
@@ -115,14 +115,14 @@ def test_the_error_of_a_malformed_plan_names_its_file(
     ],
 )
 def test_a_malformed_broker_list(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, brokers: str, complaint: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, brokers: str, message: str
 ) -> None:
     topics = tmp_path / "topics.json"
     topics.write_text('{"version":1,"topics":[{"topic":"t"}]}')
     flags = ["--topics-to-move-json-file", str(topics), f"--broker-list={brokers}"]
     code, _, err = run(capsys, "reassign", "--generate", *flags)
     assert code == 1
-    assert complaint in err
+    assert message in err
 
 
 def test_kafkas_value_for_no_throttle_is_accepted(
@@ -135,7 +135,7 @@ def test_kafkas_value_for_no_throttle_is_accepted(
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "complaint"),
+    ("flags", "code", "message"),
     [
         (["--broker", "4", "--throttle", "5"], 2, "give --bootstrap"),
         (["--broker", "4", "--bootstrap"], 2, "--throttle"),
@@ -146,11 +146,11 @@ def test_kafkas_value_for_no_throttle_is_accepted(
     ],
 )
 def test_flags_of_the_throttle_command(
-    capsys: pytest.CaptureFixture[str], flags: list[str], code: int, complaint: str
+    capsys: pytest.CaptureFixture[str], flags: list[str], code: int, message: str
 ) -> None:
     got, out, err = run(capsys, "throttle", *flags)
     assert (got, out) == (code, "")
-    assert complaint in err
+    assert message in err
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("flags", "message"),
     [
         ([], "exactly one of"),
         (["--list", "--describe"], "exactly one of"),
@@ -57,11 +57,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     ],
 )
 def test_invalid_flag_combinations_are_usage_errors(
-    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+    capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     code, out, err = run(capsys, "--bootstrap-server", NO_BROKER, *flags)
     assert (code, out) == (2, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -73,7 +73,7 @@ def test_a_malformed_address(capsys: pytest.CaptureFixture[str], address: str) -
 
 
 @pytest.mark.parametrize(
-    ("properties", "complaint"),
+    ("properties", "message"),
     [
         ("security.protocol=SSH\n", "security.protocol is 'SSH'; it is one of PLAINTEXT, SSL"),
         ("security.protocol=SASL_SSL\n", "sasl.mechanism is GSSAPI, Kafka's default"),
@@ -83,7 +83,7 @@ def test_a_malformed_address(capsys: pytest.CaptureFixture[str], address: str) -
     ],
 )
 def test_unusable_client_properties_are_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, properties: str, complaint: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, properties: str, message: str
 ) -> None:
     file = tmp_path / "client.properties"
     file.write_text(properties)
@@ -91,7 +91,7 @@ def test_unusable_client_properties_are_refused_in_one_line(
         capsys, "--bootstrap-server", NO_BROKER, "--list", "--command-config", str(file)
     )
     assert (code, out) == (1, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -108,7 +108,7 @@ def test_jaas_as_kafka_writes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("", "names no login module"),
         (PLAIN_MODULE, "names no login module"),
@@ -120,8 +120,8 @@ def test_jaas_as_kafka_writes_it() -> None:
         (f"{PLAIN_MODULE} required; {PLAIN_MODULE} required;", "more than one"),
     ],
 )
-def test_malformed_jaas(text: str, complaint: str) -> None:
-    with pytest.raises(BadSetting, match=complaint):
+def test_malformed_jaas(text: str, message: str) -> None:
+    with pytest.raises(BadSetting, match=message):
         parse_jaas(text)
 
 
@@ -147,7 +147,7 @@ def test_any_text_is_jaas_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "complaint"),
+    ("properties", "message"),
     [
         ({}, "sasl.mechanism is GSSAPI, Kafka's default; insync knows PLAIN, SCRAM-SHA-256"),
         ({"sasl.mechanism": "SCRAM-SHA-1"}, "sasl.mechanism is SCRAM-SHA-1; insync knows"),
@@ -188,10 +188,10 @@ def test_any_text_is_jaas_or_refused(text: str) -> None:
         ),
     ],
 )
-def test_refused_logins(properties: dict[str, str], complaint: str) -> None:
+def test_refused_logins(properties: dict[str, str], message: str) -> None:
     with pytest.raises(BadSetting) as refusal:
         login_from(properties)
-    assert complaint in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_delegation_token_is_marked_as_one() -> None:
@@ -214,18 +214,18 @@ def test_a_token_is_sent_as_rfc_7628_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("response", "complaint"),
+    ("response", "message"),
     [
         (b'{"status":"invalid_token","scope":"s"}', "invalid_token"),
         (b"[]", "no reason given"),
         (b"\xff", "no reason given"),
     ],
 )
-def test_a_token_that_is_refused(response: bytes, complaint: str) -> None:
+def test_a_token_that_is_refused(response: bytes, message: str) -> None:
     exchange = bearer("t")
     next(exchange)
     assert exchange.send(response) == b"\x01"
-    with pytest.raises(AuthenticationFailed, match=complaint):
+    with pytest.raises(AuthenticationFailed, match=message):
         exchange.send(b"")
 
 
@@ -273,7 +273,7 @@ def ssl_client(properties: dict[str, str]) -> CommandConfig:
 
 
 @pytest.mark.parametrize(
-    ("properties", "complaint"),
+    ("properties", "message"),
     [
         ({"ssl.truststore.location": "missing"}, "cannot read {}/missing: No such file"),
         ({"ssl.truststore.location": ""}, "cannot read {}: Is a directory"),
@@ -317,7 +317,7 @@ def test_refused_tls_settings(
     authority: Authority,  # noqa: ARG001 - it made the files
     folder: Path,
     properties: dict[str, str],
-    complaint: str,
+    message: str,
 ) -> None:
     properties = {
         name: f"{folder}/{value}" if name.endswith("location") else value
@@ -325,7 +325,7 @@ def test_refused_tls_settings(
     }
     with pytest.raises(BadSetting) as refusal:
         ssl_client(properties)
-    assert complaint.format(folder) in str(refusal.value)
+    assert message.format(folder) in str(refusal.value)
 
 
 def test_accepted_tls_settings(authority: Authority, folder: Path) -> None:
@@ -380,7 +380,7 @@ def test_ignored_properties_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
         (b"\xff", "is not UTF-8 text"),
         (b"#" * (1 << 20) + b"#", "larger than 1048576 bytes"),
@@ -388,10 +388,10 @@ def test_ignored_properties_are_reported() -> None:
         (b"client.id=" + b"x" * 1_001, "client.id is longer"),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_files_that_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "client.properties"
     file.write_bytes(content)
-    with pytest.raises(BadSetting, match=complaint) as refusal:
+    with pytest.raises(BadSetting, match=message) as refusal:
         read_command_config(file, Patience())
     assert str(file) in str(refusal.value)
 

@@ -68,7 +68,7 @@ def test_only_the_right_password_is_accepted(
 
 
 @pytest.mark.parametrize(
-    ("server_first", "complaint"),
+    ("server_first", "message"),
     [
         (b"", "malformed"),
         (b"r=", "malformed"),
@@ -86,15 +86,15 @@ def test_only_the_right_password_is_accepted(
         (b"m=ext,r=ours+,s=W22Z,i=4096", "malformed"),
     ],
 )
-def test_a_first_message_that_is_refused(server_first: bytes, complaint: str) -> None:
+def test_a_first_message_that_is_refused(server_first: bytes, message: str) -> None:
     exchange = scram("SCRAM-SHA-256", user="u", password="p", nonce="ours")
     next(exchange)
-    with pytest.raises(AuthenticationFailed, match=complaint):
+    with pytest.raises(AuthenticationFailed, match=message):
         exchange.send(server_first)
 
 
 @pytest.mark.parametrize(
-    ("server_final", "complaint"),
+    ("server_final", "message"),
     [
         (b"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "cannot prove"),
         (b"v=", "base 64"),
@@ -102,11 +102,11 @@ def test_a_first_message_that_is_refused(server_first: bytes, complaint: str) ->
         (b"e=invalid-proof", "invalid-proof"),
     ],
 )
-def test_a_broker_that_does_not_know_the_password(server_final: bytes, complaint: str) -> None:
+def test_a_broker_that_does_not_know_the_password(server_final: bytes, message: str) -> None:
     exchange = scram("SCRAM-SHA-256", user="user", password="pencil", nonce=NONCE)
     next(exchange)
     exchange.send(SERVER_FIRST)
-    with pytest.raises(AuthenticationFailed, match=complaint):
+    with pytest.raises(AuthenticationFailed, match=message):
         exchange.send(server_final)
 
 

@@ -119,7 +119,7 @@ def test_an_encrypted_cluster(play: Play, certificates: Certificates, version: s
 
 
 @pytest.mark.parametrize(
-    ("certificate", "trusted", "complaint"),
+    ("certificate", "trusted", "expected_message"),
     [
         ("broker", "stranger", "its certificate is not trusted: unable to get local issuer"),
         ("expired", "authority", "its certificate is not valid now: certificate has expired"),
@@ -127,7 +127,7 @@ def test_an_encrypted_cluster(play: Play, certificates: Certificates, version: s
     ],
 )
 def test_a_broker_that_is_not_trusted(
-    play: Play, certificates: Certificates, certificate: str, trusted: str, complaint: str
+    play: Play, certificates: Certificates, certificate: str, trusted: str, expected_message: str
 ) -> None:
     async def scenario() -> None:
         properties = trusting(certificates)
@@ -135,7 +135,7 @@ def test_a_broker_that_is_not_trusted(
         broker = SecureBroker(tls=certificates.context(certificate))
         refusal = await refusal_of(broker, properties)
         assert isinstance(refusal, Untrusted)
-        assert str(refusal).startswith(f"{HOST}:{broker.port}: {complaint}")
+        assert str(refusal).startswith(f"{HOST}:{broker.port}: {expected_message}")
 
     play(scenario)
 
@@ -310,7 +310,7 @@ def test_a_password_stored_as_it_is_or_prepared(play: Play, stored: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("broker", "properties", "complaint"),
+    ("broker", "properties", "expected_message"),
     [
         (
             SecureBroker(new_login=taking_plain, mechanisms=("PLAIN", "GSSAPI")),
@@ -332,10 +332,10 @@ def test_a_password_stored_as_it_is_or_prepared(play: Play, stored: str) -> None
     ],
 )
 def test_a_refused_login(
-    play: Play, broker: SecureBroker, properties: Mapping[str, str], complaint: str
+    play: Play, broker: SecureBroker, properties: Mapping[str, str], expected_message: str
 ) -> None:
     async def scenario() -> None:
-        assert complaint in str(await refusal_of(broker, properties))
+        assert expected_message in str(await refusal_of(broker, properties))
 
     play(scenario)
 

@@ -154,7 +154,7 @@ def test_a_broker_that_dies_shows_in_the_status(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
+    ("arguments", "code", "message"),
     [
         (["cluster", "start"], 2, "Missing option '--data-dir'"),
         (["cluster", "start", "--data-dir", "x", "--brokers", "0"], 2, "--brokers"),
@@ -170,7 +170,7 @@ def test_a_broker_that_dies_shows_in_the_status(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_usage_is_one_line(
-    tmp_path: Path, arguments: list[str], code: int, complaint: str
+    tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     done = subprocess.run(
         [INSYNC, *arguments],
@@ -181,7 +181,7 @@ def test_invalid_usage_is_one_line(
         cwd=tmp_path,
     )
     assert done.returncode == code
-    assert complaint in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -199,7 +199,7 @@ def properties(folder: Path, **changes: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"listeners": "SSL://h:1"}, "write PLAINTEXT://HOST:PORT"),
         ({"listeners": "PLAINTEXT://127.0.0.1:99999"}, "write PLAINTEXT://HOST:PORT"),
@@ -216,11 +216,11 @@ def properties(folder: Path, **changes: str) -> Path:
     ],
 )
 def test_a_broken_configuration_is_one_line(
-    tmp_path: Path, changes: dict[str, str], complaint: str
+    tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
     done = run("broker", "--config", properties(tmp_path, **changes))
     assert done.returncode == 1
-    assert complaint in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -259,7 +259,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
         (b"\xff\xfe\x00", "is not UTF-8 text"),
         (b"node.id=1\nnonsense\n", "line 2: 'nonsense' is not of the form key=value"),
@@ -268,14 +268,12 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         (b"", "set log.dirs and metadata.dir"),
     ],
 )
-def test_a_broken_properties_file_is_one_line(
-    tmp_path: Path, content: bytes, complaint: str
-) -> None:
+def test_a_broken_properties_file_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "broker.properties"
     path.write_bytes(content)
     done = run("broker", "--config", path)
     assert done.returncode == 1
-    assert complaint in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -301,8 +299,8 @@ def test_a_data_directory_in_use_or_from_elsewhere_is_refused(tmp_path: Path) ->
         assert "is used by another broker" in done.stderr
         assert done.stderr.count("\n") == 1
     of_another_broker = {"metadata_dir": shared, "node_id": "2"}
-    for changes, complaint in (({}, "says cluster.id="), (of_another_broker, "says node.id='1'")):
+    for changes, message in (({}, "says cluster.id="), (of_another_broker, "says node.id='1'")):
         done = run("broker", "--config", properties(other, log_dirs=logs, **changes))
         assert done.returncode == 1
-        assert complaint in done.stderr
+        assert message in done.stderr
         assert done.stderr.count("\n") == 1

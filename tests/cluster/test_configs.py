@@ -106,7 +106,7 @@ def test_the_command_describes_and_alters(cluster: Cluster, configs: Run, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("flags", "complaint"),
+    ("flags", "expected_message"),
     [
         (["--topic", "made", "--add-config", "zebra=1"], "there is no setting 'zebra'"),
         (["--topic", "made", "--add-config", "retention.m=1"], "did you mean retention.ms?"),
@@ -136,11 +136,11 @@ def test_the_command_describes_and_alters(cluster: Cluster, configs: Run, tmp_pa
     ],
 )
 def test_an_invalid_setting_is_one_line_and_changes_nothing(
-    cluster: Cluster, configs: Run, flags: list[str], complaint: str
+    cluster: Cluster, configs: Run, flags: list[str], expected_message: str
 ) -> None:
     if "made" not in admin(cluster).list_topics(timeout=10).topics:
         create_topic(cluster, "made", partitions=1)
-    assert complaint in configs("--alter", *flags, expect=1)
+    assert expected_message in configs("--alter", *flags, expect=1)
     assert configs("--describe", "--topic", "made").count("\n") == 1
     assert configs("--describe", "--broker-defaults").count("\n") == 1
     assert "missing" not in admin(cluster).list_topics(timeout=10).topics
@@ -154,10 +154,10 @@ def test_an_ignored_setting_gets_a_warning(configs: Run) -> None:
     assert done == "Completed updating config for broker 1."
     flag = "follower.fetch.pending.reads.insync.enable"
     configs("--alter", "--broker", "1", "--add-config", f"{flag}=true")
-    complaint = configs(
+    expected_message = configs(
         *("--alter", "--broker", "1", "--add-config", "replica.in.sync.policy=lag-begin"), expect=1
     )
-    assert "has no meaning with replica.in.sync.policy=lag-begin" in complaint
+    assert "has no meaning with replica.in.sync.policy=lag-begin" in expected_message
     configs("--alter", "--broker", "1", "--delete-config", f"{name},{flag}")
 
 

@@ -247,7 +247,7 @@ def test_when_every_disk_is_slow_leadership_does_not_thrash(insync_cluster: Clus
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "message"),
     [
         ({"replica.in.sync.policy": "sometimes"}, "use messages or lag-begin"),
         ({"replica.lag.time.max.ms": "100"}, "replica.fetch.wait.max.ms is 500"),
@@ -266,13 +266,13 @@ def test_when_every_disk_is_slow_leadership_does_not_thrash(insync_cluster: Clus
     ],
 )
 def test_invalid_settings_are_one_line(
-    settings: dict[str, str], complaint: str, tmp_path: Path
+    settings: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     (broker,) = Cluster(brokers=1, settings=settings, folder=tmp_path).brokers.values()
     command = [str(INSYNC), "broker", "--config", str(broker.config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("insync: ")
-    assert complaint in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not broker.log_dir.exists(), "refused before anything is touched"

@@ -161,8 +161,8 @@ def test_a_move_in_flight_ends_correctly_although(
         end = [move.destination, move.keeper] if case.is_moved else [move.keeper, move.source]
         eventually(lambda: move.is_at_rest_at(end), within_s=30, what=f"all is at {end}")
         took_s = time.monotonic() - began_s
-        _, complaint = move.tool.communicate(timeout=30)
-    assert move.tool.returncode == case.tool_ends_with, complaint
+        _, message = move.tool.communicate(timeout=30)
+    assert move.tool.returncode == case.tool_ends_with, message
     if case.is_moved:
         assert left_bytes <= 1.05 * QUOTA * (took_s + BURST_S), "the throttle held to the end"
     eventually(lambda: not throttles(cluster, move.topic), within_s=10, what="no throttle is left")

@@ -123,14 +123,14 @@ class Refuses:
         self._cluster = cluster
         self._capsys = capsys
 
-    def __call__(self, complaint: str, *flags: str) -> None:
+    def __call__(self, expected_message: str, *flags: str) -> None:
         before = standing(self._cluster)
         arguments = ["reassign", "--bootstrap-server", self._cluster.bootstrap, *flags]
         assert cli.main(arguments) == 1
         out, err = self._capsys.readouterr()
         assert out == ""
         assert err.startswith("insync: ")
-        assert complaint in err
+        assert expected_message in err
         assert err.count("\n") == 1
         assert standing(self._cluster) == before
 
@@ -142,11 +142,13 @@ def refuses(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Refuses:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_an_invalid_plan_is_refused(refuses: Refuses, tmp_path: Path, name: str) -> None:
-    text, complaint = PLANS[name]
+    text, expected_message = PLANS[name]
     path = tmp_path / "plan.json"
     path.write_text(text)
-    refuses(complaint, "--execute", "--throttle", "1MB", "--reassignment-json-file", str(path))
-    refuses(complaint, "--plan", str(path))
+    refuses(
+        expected_message, "--execute", "--throttle", "1MB", "--reassignment-json-file", str(path)
+    )
+    refuses(expected_message, "--plan", str(path))
 
 
 QUOTAS = {

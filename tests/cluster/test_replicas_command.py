@@ -40,7 +40,7 @@ ROW = re.compile(r"orders-0 +\d+ +(\d+) +(yes|no) ")  # partition, leader, follo
 
 
 def replicas(capsys: pytest.CaptureFixture[str], bootstrap: str, *flags: str) -> tuple[int, Any]:
-    """The exit code, and the data or the complaint."""
+    """The exit code, and the data or the message."""
     code = cli.main(["replicas", "--bootstrap-server", bootstrap, "--json", *flags])
     captured = capsys.readouterr()
     assert captured.err.count("\n") <= 1, captured.err
@@ -140,9 +140,9 @@ def test_a_cluster_with_one_broker_left(capsys: pytest.CaptureFixture[str]) -> N
         assert len(rows) == 6
         assert not any(row["in_sync"] for row in rows)
         cluster.pause(left)
-        code, complaint = replicas(capsys, cluster.bootstrap)
+        code, message = replicas(capsys, cluster.bootstrap)
         assert code == 1
-        assert complaint.startswith("insync: ")
+        assert message.startswith("insync: ")
         cluster.resume(left)
 
 
@@ -166,12 +166,12 @@ def test_watching_ends_with_ctrl_c() -> None:
                 assert line, "it went on"
                 tables += line.startswith("partition")
             process.send_signal(signal.SIGINT)
-            _, complaint = process.communicate(timeout=20)
+            _, message = process.communicate(timeout=20)
         finally:
             process.kill()
             process.wait()
         assert process.returncode == 130
-        assert complaint == ""
+        assert message == ""
 
 
 def test_on_a_terminal_one_table_is_drawn_over_and_over() -> None:
@@ -197,8 +197,8 @@ def test_on_a_terminal_one_table_is_drawn_over_and_over() -> None:
             assert [line for line in terminal.screen if line.startswith("partition ")] == [
                 terminal.screen[0]
             ], "nothing is left of the tables before"
-            complaint = f"NOT COMPLETE: broker {stopped}: does not respond"
-            terminal.read_until(lambda: complaint in terminal.screen, within_s=30)
+            message = f"NOT COMPLETE: broker {stopped}: does not respond"
+            terminal.read_until(lambda: message in terminal.screen, within_s=30)
             assert "2 followers, 1 in sync; as the leaders know it" in terminal.screen
             cluster.resume(stopped)
             level = "2 followers, 2 in sync; as the leaders know it"
@@ -218,25 +218,25 @@ def create_topic_of_one(cluster: Cluster) -> None:
 
 def test_an_unreachable_cluster_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     (free_port,) = free_ports(1)
-    code, complaint = replicas(capsys, f"{HOST}:{free_port}")
-    assert (code, complaint) == (
+    code, message = replicas(capsys, f"{HOST}:{free_port}")
+    assert (code, message) == (
         1,
         f"insync: cannot reach {HOST}:{free_port}: Connection refused\n",
     )
     with no_broker() as port:
-        code, complaint = replicas(capsys, f"{HOST}:{port}")
+        code, message = replicas(capsys, f"{HOST}:{port}")
         assert code == 1
-        assert complaint.startswith("insync: ")
-        assert f"{HOST}:{port}" in complaint
+        assert message.startswith("insync: ")
+        assert f"{HOST}:{port}" in message
     with socket.create_server((HOST, 0)) as mute:  # the system accepts, and no process responds
         port, began_s = mute.getsockname()[1], time.monotonic()
-        code, complaint = replicas(capsys, f"{HOST}:{port}")
+        code, message = replicas(capsys, f"{HOST}:{port}")
         assert code == 1
-        assert f"{HOST}:{port}" in complaint
+        assert f"{HOST}:{port}" in message
         assert time.monotonic() - began_s < 20
     with Cluster(brokers=1) as cluster:
-        code, complaint = replicas(capsys, cluster.bootstrap, "--topic", "nothing")
-        assert (code, complaint) == (1, "insync: topic 'nothing' does not exist\n")
+        code, message = replicas(capsys, cluster.bootstrap, "--topic", "nothing")
+        assert (code, message) == (1, "insync: topic 'nothing' does not exist\n")
         assert replicas(capsys, cluster.bootstrap) == (
             0,
             {"exact": True, "complete": True, "problems": [], "followers": []},

@@ -133,7 +133,7 @@ def test_an_unclean_election_is_held_at_once_when_it_is_enabled(loop: VirtualLoo
     play(loop, scenario)
 
 
-@pytest.mark.parametrize(("abroad", "returned"), [(1, False), (2, True), (20, True)])
+@pytest.mark.parametrize(("led_by_another", "returned"), [(1, False), (2, True), (20, True)])
 def test_no_preferred_election_until_the_imbalance_exceeds_the_percentage(
     loop: VirtualLoop,
     led_by_another: int,

@@ -98,14 +98,14 @@ class Started(NamedTuple):
 
     def insync(self, words: list[str]) -> tuple[int, str, str]:
         """Run one line of README.md here: exit code, stdout, stderr."""
-        out, complaints = io.StringIO(), io.StringIO()
+        out, errors = io.StringIO(), io.StringIO()
         with (
             contextlib.chdir(self.folder),
             contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(complaints),
+            contextlib.redirect_stderr(errors),
         ):
             code = main(self.adapted(words))
-        return code, out.getvalue(), complaints.getvalue()
+        return code, out.getvalue(), errors.getvalue()
 
     def adapted(self, words: list[str]) -> list[str]:
         folder = str(self.folder / "cluster")
@@ -162,12 +162,12 @@ def test_the_commands_of_the_readme_run_in_order(started: Started) -> None:
     ]  # fmt: skip
     by_name = {command_of(words)[-1]: words for words in run}
     for name in ("topics", "configs", "replicas", "explain"):
-        code, out, complaints = started.insync(by_name[name])
-        assert (code, complaints) == (0, ""), by_name[name]
+        code, out, errors = started.insync(by_name[name])
+        assert (code, errors) == (0, ""), by_name[name]
         assert out, by_name[name]
     until_exported(started, by_name["export"])
-    code, _, complaints = started.insync(by_name["stop"])
-    assert (code, complaints) == (0, "")
+    code, _, errors = started.insync(by_name["stop"])
+    assert (code, errors) == (0, "")
 
 
 def until_exported(started: Started, export: list[str]) -> None:

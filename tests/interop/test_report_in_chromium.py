@@ -156,7 +156,7 @@ def test_the_report_of_a_recorded_run_is_drawn(
     pixels = int.from_bytes(picture.read_bytes()[16:20])  # a PNG starts with its width
     assert pixels == width * (2 if phone else 1)
     assert picture.stat().st_size > 20_000, "a page with nothing on it is smaller"
-    assert chromium.complaints() == []
+    assert chromium.console_messages() == []
     assert chromium.requests() == [made_by_the_command.as_uri()]
 
 
@@ -183,7 +183,7 @@ def test_tables_of_a_recorded_run_sort(chromium: Browser, made_by_the_command: P
     for order in (["3", "2", "1"], ["1", "2", "3"]):
         click(chromium, "health-broker", "broker")
         assert [row[0] for row in rows(chromium, "health-broker")] == order
-    assert chromium.complaints() == []
+    assert chromium.console_messages() == []
 
 
 def rows(chromium: Browser, table: str) -> list[list[str]]:
@@ -221,7 +221,7 @@ def test_everything_is_drawn(
     assert_readable(chromium, width)
     ground = chromium.script("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 150) == (scheme == "dark")
-    assert chromium.complaints() == []
+    assert chromium.console_messages() == []
     assert chromium.requests() == [page.as_uri()]
 
 
@@ -245,7 +245,7 @@ def test_tables_sort(chromium: Browser, page: Path, points: Points) -> None:
     click(chromium, "health-topic", "state")
     states = [int(v) for v in chromium.script(column.format(table="health-topic", at=1))]
     assert states in (sorted(states), sorted(states)[::-1])
-    assert chromium.complaints() == []
+    assert chromium.console_messages() == []
 
 
 def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, points: Points) -> None:
@@ -281,7 +281,7 @@ def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, poin
 
     chromium.script("""document.querySelector('[data-legend="policies"] button').click()""")
     assert drawn(chromium, "detection")["lines"] == len(POLICIES) - 1
-    assert chromium.complaints() == []
+    assert chromium.console_messages() == []
 
 
 def test_a_report_with_nothing_recorded(chromium: Browser, tmp_path: Path) -> None:
@@ -289,4 +289,4 @@ def test_a_report_with_nothing_recorded(chromium: Browser, tmp_path: Path) -> No
     path.write_text(render(Points(), title="Nothing", recommendation=None), encoding="utf-8")
     chromium.open(path)
     assert chromium.script("document.querySelectorAll('.missing').length") == 6
-    assert chromium.complaints() == []
+    assert chromium.console_messages() == []

@@ -213,19 +213,19 @@ def test_a_password_that_saslprep_would_change(
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "complaint"),
+    ("mechanism", "message"),
     [
         ("PLAIN", "Authentication failed: Invalid username or password"),
         ("SCRAM-SHA-256", "invalid credentials with SASL mechanism SCRAM-SHA-256"),
         ("SCRAM-SHA-512", "invalid credentials with SASL mechanism SCRAM-SHA-512"),
     ],
 )
-def test_a_wrong_password(run: Run, authority: Authority, mechanism: str, complaint: str) -> None:
+def test_a_wrong_password(run: Run, authority: Authority, mechanism: str, message: str) -> None:
     client = logged_in(authority, mechanism, password="wrong")
     code, out, err = run("LOCKED", client, "topics", "--list")
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
-    assert complaint in err
+    assert message in err
     assert err.endswith("(SASL_AUTHENTICATION_FAILED)\n")
 
 
@@ -281,7 +281,7 @@ def test_a_token(run: Run, authority: Authority, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listener", "protocol", "complaint"),
+    ("listener", "protocol", "message"),
     [
         ("OPEN", "SASL_PLAINTEXT", "does not support SCRAM-SHA-256; it offers PLAIN"),
         ("OPEN", "PLAINTEXT", "does its listener require SASL? (security.protocol)"),
@@ -294,13 +294,13 @@ def test_a_token(run: Run, authority: Authority, tmp_path: Path) -> None:
     ],
 )
 def test_a_protocol_that_the_listener_does_not_speak(
-    run: Run, authority: Authority, listener: str, protocol: str, complaint: str
+    run: Run, authority: Authority, listener: str, protocol: str, message: str
 ) -> None:
     client = logged_in(authority, "SCRAM-SHA-256") | {"security.protocol": protocol}
     began_s = time.monotonic()
     code, _, err = run(listener, client, "topics", "--list")
     assert code == 1
-    assert complaint in err.splitlines()[-1]
+    assert message in err.splitlines()[-1]
     assert time.monotonic() - began_s < 10, (
         "the command does not wait for a response that cannot come"
     )

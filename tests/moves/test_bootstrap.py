@@ -169,11 +169,11 @@ def test_a_broker_is_not_down_because_the_cluster_does_not_respond(tmp_path: Pat
 
 def test_the_throttle_ends_soon_after_the_tool_that_holds_it(tmp_path: Path) -> None:
     """Killed, or disconnected: it cannot renew the throttle, nor release it."""
-    complaints: list[str] = []
+    warnings_logged: list[str] = []
 
     async def scenario(cluster: Cluster, admin: Admin) -> None:
         await behind(cluster)
-        task = bootstrapping(cluster, admin, tmp_path, warn=complaints.append)
+        task = bootstrapping(cluster, admin, tmp_path, warn=warnings_logged.append)
         await asyncio.sleep(5)
         assert throttles(cluster) == SET
         for number in cluster.brokers:
@@ -183,18 +183,18 @@ def test_the_throttle_ends_soon_after_the_tool_that_holds_it(tmp_path: Path) -> 
         assert isr_of(cluster) == [1], "it is as far behind as before"
         outcome, ended = await task
         assert (outcome, ended.problems) == (Outcome.STOPPED, ())
-        assert "it ends by itself" in complaints[-1]
+        assert "it ends by itself" in warnings_logged[-1]
         cluster.network.heal()
 
     run_tool(scenario)
 
 
 def test_a_throttle_that_lapsed_is_held_again(tmp_path: Path) -> None:
-    complaints: list[str] = []
+    warnings_logged: list[str] = []
 
     async def scenario(cluster: Cluster, admin: Admin) -> None:
         await behind(cluster)
-        task = bootstrapping(cluster, admin, tmp_path, warn=complaints.append)
+        task = bootstrapping(cluster, admin, tmp_path, warn=warnings_logged.append)
         await asyncio.sleep(5)
         for number in cluster.brokers:
             cluster.network.cut(CLIENT, number)

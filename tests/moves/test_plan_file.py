@@ -39,7 +39,7 @@ def test_kafkas_own_output_is_read_and_written_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("", "this is not JSON"),
         ("{", "this is not JSON"),
@@ -79,10 +79,10 @@ def test_kafkas_own_output_is_read_and_written_back() -> None:
         ),
     ],
 )
-def test_a_text_that_is_not_a_plan(text: str, complaint: str) -> None:
+def test_a_text_that_is_not_a_plan(text: str, message: str) -> None:
     with pytest.raises(BadPlan) as refused:
         parse_plan(text)
-    assert complaint in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -92,7 +92,7 @@ def test_a_number_of_thousands_of_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ('{"version":1,"topics":[]}', "the list of topics is empty"),
         ('{"version":1,"partitions":[]}', "no list of 'topics'"),
@@ -100,10 +100,10 @@ def test_a_number_of_thousands_of_digits() -> None:
         ('{"topics":[{"name":"t"}]}', "topics[0] names no topic"),
     ],
 )
-def test_a_text_that_is_not_a_list_of_topics(text: str, complaint: str) -> None:
+def test_a_text_that_is_not_a_list_of_topics(text: str, message: str) -> None:
     with pytest.raises(BadPlan) as refused:
         parse_topics(text)
-    assert complaint in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_topics() -> None:

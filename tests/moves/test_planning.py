@@ -178,12 +178,12 @@ def test_fetch_settings_are_each_brokers_own() -> None:
 
 def test_plans_that_do_not_fit() -> None:
     cluster = cluster_now({partition(0): [1, 2]})
-    for plan, complaint in (
+    for plan, message in (
         ({partition(0): ids([1, 9])}, "t-0: broker 9 is not known; this cluster has 1, 2, 3"),
         ({partition(7): ids([1])}, "t-7 does not exist; take it out of the plan"),
         ({partition(0, "gone"): ids([1])}, "gone-0 does not exist"),
     ):
-        with pytest.raises(BadPlan, match=complaint):
+        with pytest.raises(BadPlan, match=message):
             prepare(cluster, plan, is_additional=False)
     with pytest.raises(BadPlan, match="topic 'gone' does not exist"):
         check_topics_exist(cluster, ["t", "gone"])

@@ -57,7 +57,7 @@ def test_the_description_lines_are_joined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("", "no line 'title'"),
         ("title T\ndocument D", "no line 'columns'"),
@@ -101,8 +101,8 @@ def test_the_description_lines_are_joined() -> None:
         (QUOTA + "0 measure\n0 expect amended mood=good", "nothing is known of 'mood'"),
     ],
 )
-def test_a_broken_text_is_refused_with_the_reason(text: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint) as refusal:
+def test_a_broken_text_is_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
         library.play(parse("mine", text))
     assert "\n" not in str(refusal.value)
 

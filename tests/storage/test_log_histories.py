@@ -107,17 +107,17 @@ class LogHistory(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["start later", "truncate far", "truncate all"]), where=fractions)
     def lose_much(self, how: str, where: float) -> None:
-        dumb, log = self.plain, self.log
+        plain, log = self.plain, self.log
         if how == "start later":
-            dumb.start += round(where * (dumb.end - dumb.start))
-            log.delete_records_before(dumb.start)
+            plain.start += round(where * (plain.end - plain.start))
+            log.delete_records_before(plain.start)
         elif how == "truncate far":
-            offset = round(where * dumb.end)
-            dumb.truncate(offset)
+            offset = round(where * plain.end)
+            plain.truncate(offset)
             log.truncate_to(offset)
         elif where > 0.9:
-            dumb.restart(dumb.end + 17)
-            log.truncate_fully(dumb.end)
+            plain.restart(plain.end + 17)
+            log.truncate_fully(plain.end)
         self.last_append = 0
 
     @rule(where=fractions)

@@ -146,7 +146,7 @@ def with_true_crc(batch: bytearray) -> bytearray:
 
 
 @pytest.mark.parametrize(
-    ("at", "layout", "value", "complaint"),
+    ("at", "layout", "value", "message"),
     [
         (16, ">b", 1, "magic is 1"),
         (16, ">b", 0, "magic is 0"),
@@ -159,15 +159,15 @@ def with_true_crc(batch: bytearray) -> bytearray:
     ],
 )
 def test_invalid_numbers_are_refused_even_with_a_valid_crc(
-    at: int, layout: str, value: int, complaint: str
+    at: int, layout: str, value: int, message: str
 ) -> None:
     damaged = bytearray(ONE)
     struct.pack_into(layout, damaged, at, value)
-    if complaint != "CRC":
+    if message != "CRC":
         with_true_crc(damaged)
     header = read_header(damaged)
     assert header is not None
-    with pytest.raises(CorruptBatch, match=complaint):
+    with pytest.raises(CorruptBatch, match=message):
         check(damaged, header)
 
 

@@ -62,7 +62,7 @@ def test_the_sockets_buffer_may_be_reused_and_the_frame_written_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "complaint"),
+    ("prefix", "message"),
     [
         (b"\0\0\0\0", "a frame of 0 bytes"),
         (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
@@ -74,16 +74,16 @@ def test_the_sockets_buffer_may_be_reused_and_the_frame_written_to() -> None:
     ],
 )
 def test_an_invalid_length_is_refused_after_the_frames_before_it(
-    prefix: bytes, complaint: str
+    prefix: bytes, message: str
 ) -> None:
     buffer = FrameBuffer()
     buffer.receive(framed(b"before") + prefix + framed(b"after"))
     assert bytes(buffer.next_frame() or b"") == b"before"
     for _ in range(2):
-        with pytest.raises(BadFrame, match=complaint):
+        with pytest.raises(BadFrame, match=message):
             buffer.next_frame()
     buffer.receive(framed(b"later"))
-    with pytest.raises(BadFrame, match=complaint):
+    with pytest.raises(BadFrame, match=message):
         buffer.next_frame()
 
 

@@ -162,7 +162,7 @@ def test_no_follower_joins_below_the_start_offset_of_the_epoch(policy: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("settings", "message"),
     [
         ({"replica.in.sync.policy": "sometimes"}, "use messages or lag-begin or caught-up"),
         ({"replica.lag.max.messages": "-1"}, "between 0 and"),
@@ -178,10 +178,10 @@ def test_no_follower_joins_below_the_start_offset_of_the_epoch(policy: str) -> N
     ],
 )
 def test_a_broker_refuses_settings_that_contradict_each_other(
-    given: dict[str, str], complaint: str
+    settings: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(BadSetting, match=complaint):
-        Node(Settings({"node.id": "1", **given}), None)  # type: ignore[arg-type]
+    with pytest.raises(BadSetting, match=message):
+        Node(Settings({"node.id": "1", **settings}), None)  # type: ignore[arg-type]
 
 
 def test_every_policy_can_be_set_through_the_settings_table() -> None:

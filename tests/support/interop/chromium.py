@@ -112,7 +112,9 @@ class Browser:
         while not self.script(
             "document.readyState === 'complete' && 'drawn' in document.body.dataset"
         ):
-            assert time.monotonic() < deadline, f"not drawn; it said {self.complaints()}"
+            assert time.monotonic() < deadline, (
+                f"not drawn; its console has {self.console_messages()}"
+            )
             time.sleep(0.05)
 
     def script(self, expression: str) -> Any:
@@ -122,8 +124,8 @@ class Browser:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def complaints(self) -> list[dict[str, Any]]:
-        """Whatever the page or the browser said on the console."""
+    def console_messages(self) -> list[dict[str, Any]]:
+        """The console messages of the page and the browser."""
         methods = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [event for event in self.events if event.get("method") in methods]
 
