@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "*/README.md") for path in ROOT.glob(pattern)
+    path for pattern in ("*.md", "docs/**/*.md", "[a-z]*/README.md") for path in ROOT.glob(pattern)
 )
 LINK = re.compile(r"""(?:\]\(|src=")([^)#\s"]+)(?:#[^)]*)?[)"]""")
 

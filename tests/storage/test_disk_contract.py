@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
@@ -157,45 +158,42 @@ def test_refusals_name_the_errno_and_the_path(disk: Disk, root: str, what: str) 
 # this process (a write is cut short at the limit, and the next one refused, as when it is full).
 
 
-@pytest.fixture
-def full_after(disk: Disk) -> Iterator[Callable[[int], None]]:
+@contextmanager
+def full_after(disk: Disk, size_bytes: int) -> Iterator[None]:
+    """The limit ends with the test: pytest itself may write to a longer file."""
+    if isinstance(disk, MemoryDisk):
+        disk.capacity_bytes = size_bytes
+        yield
+        return
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(size: int) -> None:
-        if isinstance(disk, MemoryDisk):
-            disk.capacity_bytes = size
-        else:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_refused_append_can_be_taken_back(
-    disk: Disk, root: str, full_after: Callable[[int], None]
-) -> None:
+def test_a_refused_append_can_be_taken_back(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/f")
     file.append([b"x" * 100])
-    full_after(150)
-    with pytest.raises(DiskError) as refusal:
-        file.append([b"y" * 40, b"z" * 40])
-    assert refusal.value.errno in (errno.ENOSPC, errno.EFBIG)
-    assert file.size == 100
-    file.truncate(file.size)
-    assert disk.read_all(f"{root}/f") == b"x" * 100
-    file.append([b"y" * 40])
-    assert disk.file_size(f"{root}/f") == 140
+    with full_after(disk, 150):
+        with pytest.raises(DiskError) as refusal:
+            file.append([b"y" * 40, b"z" * 40])
+        assert refusal.value.errno in (errno.ENOSPC, errno.EFBIG)
+        assert file.size == 100
+        file.truncate(file.size)
+        assert disk.read_all(f"{root}/f") == b"x" * 100
+        file.append([b"y" * 40])
+        assert disk.file_size(f"{root}/f") == 140
 
 
-def test_a_refused_replacement_leaves_the_old_file(
-    disk: Disk, root: str, full_after: Callable[[int], None]
-) -> None:
+def test_a_refused_replacement_leaves_the_old_file(disk: Disk, root: str) -> None:
     disk.write_atomic(f"{root}/f", b"old")
-    full_after(50)
-    with pytest.raises(DiskError):
-        disk.write_atomic(f"{root}/f", b"n" * 100)
-    assert disk.read_all(f"{root}/f") == b"old"
-    assert disk.list(root) == ["f"]
+    with full_after(disk, 50):
+        with pytest.raises(DiskError):
+            disk.write_atomic(f"{root}/f", b"n" * 100)
+        assert disk.read_all(f"{root}/f") == b"old"
+        assert disk.list(root) == ["f"]
 
 
 # What only one of them can do
