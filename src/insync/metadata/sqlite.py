@@ -44,6 +44,7 @@ SESSION_TIMEOUT_MS = 9_000  # broker.session.timeout.ms
 HEARTBEAT_INTERVAL_MS = 500  # broker.heartbeat.interval.ms
 POLL_INTERVAL_MS = 20
 POLL_INTERVAL_MS_MAX = 25  # with reading and the loop's own delay, 50 ms to every broker
+CHECK_FILE_INTERVAL_MS = 500  # for a reader: every step checks it too
 COMMIT_TIMEOUT_MS = 30_000  # so that a caller gets an error before its own clients time out
 COMMITS_WAITING_MAX = 1_000
 BUSY_PAUSE_S_MIN = 0.0002  # about the time another process needs for a small step
@@ -255,10 +256,13 @@ class SqliteStore(ReadsFromView):
     def _poll(self) -> None:
         seen: int | None = None
         failing = False
+        check_file_at_ms = 0
         while not self._poller_stop.acquire(timeout=self._poll_interval_ms / 1000):
             now_ms = self._clock_ms()
             try:
-                self._check_same_store()
+                if self._went_back is not None or now_ms >= check_file_at_ms:
+                    check_file_at_ms = now_ms + CHECK_FILE_INTERVAL_MS
+                    self._check_same_store()
                 with self._reading:
                     number = self._reader.data_version()
                 if number != seen:

@@ -73,6 +73,9 @@ def read_length(data: memoryview, at: int) -> tuple[int, int]:
 
 def read_compact_length(data: memoryview, at: int) -> tuple[int, int]:
     """A varint length; -1 is null."""
+    length = data[at]
+    if length < _MORE:  # nearly all: not worth a call
+        return length - 1, at + 1
     length, at = read_varint(data, at)
     return length - 1, at
 
@@ -188,7 +191,9 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(_MORE))
 
 def length_bytes(length: int, *, flexible: bool) -> bytes:
     """The length of an array or byte string; -1 is null."""
-    return varint(length + 1) if flexible else INT32.pack(length)
+    if not flexible:
+        return INT32.pack(length)
+    return _ONE_BYTE[length + 1] if length < _LOW_BITS else varint(length + 1)
 
 
 def string_bytes(text: str | None, *, flexible: bool) -> bytes:
@@ -196,7 +201,10 @@ def string_bytes(text: str | None, *, flexible: bool) -> bytes:
     if text is None:
         return varint(0) if flexible else INT16.pack(NULL)
     encoded = text.encode()
-    return (varint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
+    length = len(encoded)
+    if not flexible:
+        return INT16.pack(length) + encoded
+    return (_ONE_BYTE[length + 1] if length < _LOW_BITS else varint(length + 1)) + encoded
 
 
 def topic_bytes(topic: Topic, *, by_id: bool, flexible: bool) -> bytes:

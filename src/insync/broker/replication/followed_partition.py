@@ -270,8 +270,9 @@ class FollowedPartitions:
 
     def _reserve(self) -> None:
         """Reserve bytes for as many of those held back as possible, the next in turn first."""
-        partition_bytes = self._settings.integer("replica.fetch.max.bytes")
-        response_bytes = self._settings.integer("replica.fetch.response.max.bytes")
+        settings = self._settings.broker
+        partition_bytes = settings.replica_fetch_max_bytes
+        response_bytes = settings.replica_fetch_response_max_bytes
         first = next(iter(self._held_back))
         left_bytes = self._quota.reserve(
             self._waiter,

@@ -93,6 +93,8 @@ class LeaderFetcher:
         self._session_epoch = FIRST_EPOCH
         self._requests = 0  # sent so far: the number of the last one
         self._sent: deque[_SentRequest] = deque()  # not answered yet; two at most
+        self._answer_due_s = 0.0  # when the first of these is late
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._has_changes = asyncio.Event()
         self._is_second_request_due = False
         self._connection: ClientConnection | None = None
@@ -116,7 +118,7 @@ class LeaderFetcher:
         self._partitions.rest(partition, timer)
 
     def _back_off(self, partition: FollowedPartition) -> None:
-        self._rest(partition, self._settings.integer("replica.fetch.backoff.ms"))
+        self._rest(partition, self._settings.broker.replica_fetch_backoff_ms)
 
     def _wake(self) -> None:
         """Send a request for what changed."""
@@ -129,6 +131,8 @@ class LeaderFetcher:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         self._partitions.stop()
         if self._connection is not None:
             self._connection.close()
@@ -177,11 +181,11 @@ class LeaderFetcher:
                     )
                 logged = str(refusal)
                 self._disconnect()
-                await self._pause(self._settings.integer("replica.fetch.backoff.ms"))
+                await self._pause(self._settings.broker.replica_fetch_backoff_ms)
             except Exception:  # without this fetcher, every partition of the leader would stop
                 logger.exception("cannot fetch from leader %d; trying again", self._leader)
                 self._disconnect()
-                await self._pause(self._settings.integer("replica.fetch.backoff.ms"))
+                await self._pause(self._settings.broker.replica_fetch_backoff_ms)
 
     async def _pause(self, pause_ms: int) -> None:
         """Wait, but no longer than until there is something new to fetch."""
@@ -209,12 +213,8 @@ class LeaderFetcher:
         connection = await self._open_connection()
         if not self._sent:
             self._send(connection)
-        # A leader that is stopped or cut off closes no connection.
-        timeout_ms = self._settings.integer("replica.fetch.wait.max.ms") + self._settings.integer(
-            "replica.socket.timeout.ms"
-        )
-        async with asyncio.timeout(timeout_ms / 1_000):
-            frame = await self._sent[0].answer
+        self._watch_for_silence()
+        frame = await self._sent[0].answer
         request = self._sent.popleft().number
         body_at = response_body_at(Api.FETCH, FETCH_VERSION, frame)
         response = read_fetch_response(FETCH_VERSION, frame, body_at)
@@ -234,6 +234,33 @@ class LeaderFetcher:
             if response.session_id == NO_SESSION:
                 self._start_session()
             self._session_id = response.session_id
+
+    def _watch_for_silence(self) -> None:
+        """Fail the answer that is awaited now if it takes too long.
+
+        A leader that is stopped or cut off closes no connection. One timer serves many answers:
+        it is set again when it fires early.
+        """
+        loop, settings = asyncio.get_running_loop(), self._settings.broker
+        timeout_ms = settings.replica_fetch_wait_max_ms + settings.replica_socket_timeout_ms
+        self._answer_due_s = loop.time() + timeout_ms / 1_000
+        if self._silence_timer is None or self._silence_timer.when() > self._answer_due_s:
+            self._set_silence_timer()
+
+    def _set_silence_timer(self) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._silence_timer = loop.call_at(self._answer_due_s, self._on_silence)
+
+    def _on_silence(self) -> None:
+        self._silence_timer = None
+        if not self._sent:
+            return  # the next answer sets it again
+        if asyncio.get_running_loop().time() < self._answer_due_s:
+            self._set_silence_timer()
+        elif not self._sent[0].answer.done():
+            self._sent[0].answer.set_exception(TimeoutError())
 
     def _receive(self, request: int, topic_id: UUID, answer: FetchedPartition) -> None:
         partition = self._partitions.get((topic_id, answer.partition))
@@ -298,8 +325,9 @@ class LeaderFetcher:
         """A request with everything that changed since the last one."""
         partitions = self._partitions
         partitions.apply_quota()
-        partition_bytes = self._settings.integer("replica.fetch.max.bytes")
-        wait_ms = self._settings.integer("replica.fetch.wait.max.ms")
+        settings = self._settings.broker
+        partition_bytes = settings.replica_fetch_max_bytes
+        wait_ms = settings.replica_fetch_wait_max_ms
         if not partitions.knows_reserved_watermarks:
             wait_ms = 0  # bytes reserved for a replica that lacks nothing are needed elsewhere
         topics: dict[UUID, list[FetchPartition]] = {}
@@ -328,7 +356,7 @@ class LeaderFetcher:
             replica_epoch=self._replicas.incarnation,
             max_wait_ms=wait_ms,
             min_bytes=1,
-            max_bytes=self._settings.integer("replica.fetch.response.max.bytes"),
+            max_bytes=settings.replica_fetch_response_max_bytes,
             session_id=self._session_id,
             session_epoch=epoch,
             topics=[FetchTopic(topic_id, listed) for topic_id, listed in topics.items()],
