@@ -49,6 +49,7 @@ from insync.metadata.store import (
     Operation,
     Write,
 )
+from insync.metadata.topic_checks import check_topics
 from insync.rules import election
 from insync.rules.acknowledgement import effective_min_isr
 from insync.rules.partition_state import PartitionState
@@ -69,6 +70,7 @@ BROKER_CHECK_PATHS = (
 )
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
+NO_CONFIG: Mapping[str, str] = {}
 BROKER_GONE, PREFERRED = "a broker came or went", "back to the preferred replica"
 RESIGNED, NO_ELECTION = "its leader resigned", ""
 
@@ -98,6 +100,7 @@ class Controller:
         self._store = store
         self._unclean_default = unclean_default
         self._min_isr_default = min_isr_default
+        self._decoded_config: tuple[Entry, Mapping[str, str]] | None = None  # the last one
         self._moving = MovingPartitions(store)
         self._wake = asyncio.Event()
         self._leases = Leases(store, wake=self._wake.set)
@@ -356,16 +359,22 @@ class Controller:
     ) -> None:
         """Write these states, in several steps if they are many.
 
+        They were computed from the store as it is now, so the topics are those of now.
+
         The operations of `operations_by_state` are in the step that writes their state, those of
         `final_operations` in the last step.
         """
         left = sorted(changed)
+        topic_of = {path: _topic_of(path) for path in left}
+        topics = check_topics(self._store, topic_of.values())
         while left or final_operations:
             now, left = left[:STATES_PER_STEP_MAX], left[STATES_PER_STEP_MAX:]
             states = {path: changed[path][0] for path in now}
             leaders = {state.leader for state in states.values() if state.leader is not None}
             step: list[Operation] = [self._check_still_controller()]
             step += [Check(paths.session(live[leader])) for leader in sorted(leaders)]
+            names = sorted({topic_of[path] for path in now})
+            step += [topics[name] for name in names if name in topics]
             step += [
                 Write(path, encode_state(state), changed[path][1]) for path, state in states.items()
             ]
@@ -456,17 +465,28 @@ class Controller:
         return changed
 
     def _is_unclean(self, topic: str) -> bool:
-        setting = self._topic_setting(topic, UNCLEAN)
+        setting = self._topic_config(topic).get(UNCLEAN)
         return self._unclean_default if setting is None else setting.lower() == "true"
 
     def _min_isr(self, topic: str) -> int:
-        setting = self._topic_setting(topic, MIN_ISR)
+        setting = self._topic_config(topic).get(MIN_ISR)
         return self._min_isr_default if setting is None else int(setting)
 
-    def _topic_setting(self, topic: str, name: str) -> str | None:
+    def _topic_config(self, topic: str) -> Mapping[str, str]:
+        """Decoded once for all partitions of a topic: a throttled-replica list names each."""
         entry = self._store.get(paths.topic_config(topic))
-        return None if entry is None else decode_config(entry.value).get(name)
+        if entry is None:
+            return NO_CONFIG
+        if self._decoded_config is None or self._decoded_config[0] is not entry:
+            self._decoded_config = entry, decode_config(entry.value)
+        return self._decoded_config[1]
 
 
 def _may_allow_unclean(change: Change) -> bool:
     return change.after is not None and UNCLEAN.encode() in change.after.value
+
+
+def _topic_of(state_path: str) -> str:
+    partition = paths.partition_of(state_path)
+    assert partition is not None, f"{state_path} is no partition state"
+    return partition[0]

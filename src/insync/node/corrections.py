@@ -26,6 +26,7 @@ from insync.metadata.store import (
     Operation,
     Write,
 )
+from insync.metadata.topic_checks import check_topics
 from insync.rules import election
 from insync.rules.partition_state import PartitionState
 from insync.rules.values import BrokerId, LeaderEpoch
@@ -107,17 +108,22 @@ class Corrections:
     async def _change_states(
         self, change: Callable[[TopicPartition, PartitionState], PartitionState]
     ) -> None:
-        writes: list[Operation] = []
+        writes: list[tuple[str, Operation]] = []  # with the topic of each
         for entry in self._store.under(paths.TOPICS):
             key = paths.partition_of(entry.path)
             if key is not None:
                 state = decode_state(entry.value)
                 after = change(key, state)
                 if after != state:
-                    writes.append(Write(entry.path, encode_state(after), entry.version))
+                    write = Write(entry.path, encode_state(after), entry.version)
+                    writes.append((key[0], write))
         unregistered = CheckAbsent(paths.broker_id(self._broker))
+        topics = check_topics(self._store, (topic for topic, _ in writes))
         for start in range(0, len(writes), STATES_PER_STEP_MAX):
-            await self._store.commit(unregistered, *writes[start : start + STATES_PER_STEP_MAX])
+            now = writes[start : start + STATES_PER_STEP_MAX]
+            names = sorted({topic for topic, _ in now})
+            same_topics = [topics[name] for name in names if name in topics]
+            await self._store.commit(unregistered, *same_topics, *(write for _, write in now))
 
     async def _skip_producer_ids(self) -> None:
         entry = self._store.get(paths.PRODUCER_IDS)

@@ -170,6 +170,7 @@ class Topics:
             grown = replace(topic, partitions=count)
             return [
                 Write(entry.path, grown.encode(), entry.version),
+                Check(paths.topic_id(topic.topic_id)),  # not of a topic created again meanwhile
                 *self._states(name, replicas, first=topic.partitions),
             ]
 
