@@ -6,12 +6,17 @@ import asyncio
 
 import pytest
 
+from insync.metadata.records import decode_state, encode_state
+from insync.metadata.store import Write
+from insync.rules import election
 from insync.rules.values import BrokerId
 from insync.sim.cluster import Cluster
 from insync.storage.log import Log
 from support.sim.few_brokers import (
     KEY,
     ONE,
+    PATH,
+    THREE,
     TWO,
     client_of,
     node_of,
@@ -31,6 +36,49 @@ async def make_topic(cluster: Cluster, replicas: tuple[BrokerId, ...] = (ONE, TW
     await topic(cluster, replicas)
     assert await client_of(cluster).append([b"first"]) == 0
     await until(lambda: replica_of(cluster, 2).high_watermark == 1)
+
+
+def test_an_append_that_blocks_while_the_isr_shrinks_is_not_acknowledged_by_the_leader_alone() -> (
+    None
+):
+    """The ISR is checked before the append, and again when the leader notices that it stalled."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO), config={"min.insync.replicas": "2"})
+        client = client_of(cluster)
+        await client.append([b"first"])
+        await until(lambda: replica_of(cluster, 2).high_watermark == 1)
+        disk = cluster.brokers[1].disk
+
+        def block(path: str) -> None:
+            """For 300 ms, in which broker 2 dies and the controller removes it from the ISR."""
+            if "/t-0/" not in path:
+                return
+            disk.on_append = None
+            store = cluster.brokers[2].store
+            assert store is not None
+            session = store.session
+            assert session is not None
+            cluster.kill(2, noticed_after_ms=100_000)
+            cluster.tree.end_session(session)
+            entry = cluster.tree.entries[PATH]
+            live = frozenset({ONE, THREE})
+            shrunk = election.brokers_changed(
+                decode_state(entry.value), ended=(TWO,), live=live, min_isr=2
+            )
+            cluster.tree.step([Write(PATH, encode_state(shrunk), entry.version)], None)
+            cluster.loop._now_s += 0.3
+
+        disk.torn_part = 1.0
+        disk.on_append = block
+        appending = asyncio.ensure_future(client.append([b"second"]))
+        await until(lambda: replica_of(cluster, 1).log.end == 2)
+        await stays(lambda: not appending.done(), for_s=5)
+        assert replica_of(cluster, 1).has_eligible
+        await cluster.start(2)
+        assert await appending == 1
+
+    play(scenario)
 
 
 def test_a_record_that_no_follower_has_is_not_acknowledged() -> None:

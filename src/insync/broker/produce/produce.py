@@ -156,7 +156,7 @@ class Produce:
             complete(_result(produced, ERRORS[verdict], base_offset, replica.log.start))
 
         if replica.high_watermark > last_offset:
-            on_verdict(Verdict.ENOUGH)
+            on_verdict(replica.judge_committed(last_offset))
             return
         self._replicas.await_commit(
             replica, last_offset, timeout_ms=request.timeout_ms, on_verdict=on_verdict

@@ -13,10 +13,11 @@ from uuid import UUID
 
 from insync.broker.broker_loop import BrokerLoop
 from insync.broker.replication.pending_acks import OnVerdict, PendingAcks
+from insync.rules.acknowledgement import Verdict, after_append
 from insync.rules.leader_machine import Event
 from insync.rules.leadership import Leadership
 from insync.rules.partition_state import PartitionState
-from insync.rules.values import BrokerId, LeaderEpoch
+from insync.rules.values import BrokerId, LeaderEpoch, Offset
 from insync.storage.log import Log
 from insync.telemetry.recorder import PartitionRecord, Session
 
@@ -155,6 +156,22 @@ class Replica:
         assert self.term is not None, "only a leader acknowledges"
         self.acks.acknowledge(
             self.term.isr, high_watermark=self.high_watermark, min_isr=self.min_isr_to_acknowledge
+        )
+
+    def judge_committed(self, last_offset: int) -> Verdict | None:
+        """The answer for a record that is committed, by the ISR of now; None if not the leader.
+
+        An append may block for so long that the ISR has shrunk since it was checked.
+        """
+        if self.term is None:
+            return None
+        return after_append(
+            self.term.isr,
+            last_offset=Offset(last_offset),
+            high_watermark=self.term.high_watermark,
+            min_isr=self.min_isr_to_acknowledge,
+            deadline_ms=0,
+            now_ms=0,
         )
 
     def await_commit(self, last_offset: int, *, deadline_ms: int, on_verdict: OnVerdict) -> bool:
