@@ -201,22 +201,34 @@ class LogDirectory:
         path = f"{self.path}/{name}"
         self._refuse_link(path)
         if key in self._refused:
-            earlier_id, recovery_point = self._refused[key]
-            if earlier_id == topic_id:  # perhaps the disk can be read now
-                log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=recovery_point)
-                self._forget_refused(key)
-                self._check_watermark(key, log)
-                if key in self.held:
-                    self._check_against_checkpoint(key, self.held[key])
-                return log
+            if self._refused[key][0] == topic_id:
+                return self._open_refused(key, topic_id, now_ms)
             self._set_aside(key, now_ms)
             self._forget_refused(key)
+        return self._create_log(key, topic_id, now_ms)
+
+    def _open_refused(self, key: Partition, topic_id: UUID, now_ms: int) -> Log:
+        """Try again to open a log that the disk refused: perhaps it can be read now."""
+        recovery_point = self._refused[key][1]
+        log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=recovery_point)
+        self._forget_refused(key)
+        self._check_watermark(key, log)
+        if key in self.held:
+            self._check_against_checkpoint(key, self.held[key])
+        return log
+
+    def _create_log(self, key: Partition, topic_id: UUID, now_ms: int) -> Log:
+        path = f"{self.path}/{log_name(*key)}"
+        if self._has_segments(path):
+            self._set_aside(key, now_ms)  # of a topic id that nothing here knows
         watermark = self._forget_watermark(key)
         self._disk.make_dirs(path)
         self._disk.write_atomic(f"{path}/{TOPIC_ID}", _write_topic_id(topic_id))
         log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=0)
         if key in self.damaged:  # its earlier files were set aside
             self.mark(key, Damage(reason=self.damaged[key], up_to=watermark))
+        elif log.damage is not None:
+            self.damaged[key] = log.damage.reason
         return log
 
     def _identify_refused(self, key: Partition, name: str) -> None:
@@ -269,10 +281,12 @@ class LogDirectory:
 
     def _delete(self, topic: str, partition: int) -> None:
         key, name = (topic, partition), log_name(topic, partition)
-        log = self._detach(key)
         # A new number each time, so that thousands of logs are moved without listing the directory.
         number, self._deleted_number = self._deleted_number, self._deleted_number + 1
-        self._disk.rename(log.path, f"{self.path}/{name[:NAME_KEPT_CHARACTERS]}.{number}{DELETED}")
+        deleted = f"{self.path}/{name[:NAME_KEPT_CHARACTERS]}.{number}{DELETED}"
+        # First: if the disk refuses, the log is still known, and nothing takes its place.
+        self._disk.rename(self.logs[key].path, deleted)
+        self._detach(key)
 
     def _detach(self, key: Partition) -> Log:
         log = self.logs.pop(key)
@@ -329,6 +343,14 @@ class LogDirectory:
         if key in self.held and self.held[key].topic_id == topic_id:
             self._check_against_checkpoint(key, self.held[key])
         return log
+
+    def _has_segments(self, path: str) -> bool:
+        try:
+            return any(name.endswith(".log") for name in self._disk.list(path))
+        except DiskError as error:
+            if error.errno not in NOT_A_LOG_FILE:
+                raise
+            return False
 
     def _is_folder(self, path: str) -> bool:
         try:

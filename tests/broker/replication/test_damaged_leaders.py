@@ -17,6 +17,7 @@ from insync.rules.values import BrokerId
 from insync.sim.cluster import Cluster
 from insync.sim.ownership import acting_as
 from insync.storage.directory import TOPIC_ID, _write_topic_id
+from insync.storage.inventory import Damage as NotedDamage
 from insync.storage.memory_disk import MemoryDisk
 from insync.wire.apis import Api
 from support.sim.few_brokers import (
@@ -309,5 +310,26 @@ def test_a_full_disk_at_the_start_does_not_hide_the_damage() -> None:
             assert KEY in node_of(cluster, 1).directory.damaged
             await stop(cluster, 1, cleanly=False)
             await cluster.start(1)
+
+    play(scenario)
+
+
+def test_a_damaged_leader_that_was_alone_in_the_isr_hands_over_to_a_follower_that_joins() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO), config={"min.insync.replicas": "1"})
+        client = client_of(cluster)
+        await client.append([b"0"])
+        cluster.kill(2)
+        await until(lambda: isr_of(cluster) == [1])
+        await client.append([b"1"])
+        node = node_of(cluster, 1)
+        node.directory.mark(KEY, NotedDamage(reason="a test", up_to=2, keep_to=1))
+        with acting_as(1):
+            node.replicas.offline.report_damage(KEY)
+        await stays(lambda: replica_of(cluster, 1).is_leader, for_s=2)
+        await cluster.start(2)
+        await until(lambda: state_of(cluster)["leader"] == 2)
+        async with asyncio.timeout(30):
+            assert await client.append([b"2"]) == 2
 
     play(scenario)

@@ -173,6 +173,15 @@ class OfflineReplicas:
             self._end_damage(key)
             logger.info("%s-%d: the damaged log is whole again, and in sync", *key)
 
+    def request_election(self, key: TopicPartition) -> None:
+        """This broker cannot lead, and another member of the ISR can since it joined."""
+        if key in self._directory.damaged:
+            self._reports.touch_damage(key)
+
+    def withdraw_reports(self, key: TopicPartition) -> None:
+        """The partition was deleted or moved away: another topic may get its name."""
+        self._reports.withdraw(key)
+
     def allow_joining(self, key: TopicPartition) -> None:
         """The replica has what it had before its log was truncated."""
         self._reports.allow_joining(key)

@@ -72,16 +72,21 @@ class OfflineReports:
             end=replica.log.end,
             high_watermark=replica.high_watermark,
         )
-        path = paths.failed_replica(*replica.key, incarnation)
-        return Create(path, report.encode(), ephemeral=True)
+        return self._put(paths.failed_replica(*replica.key, incarnation), report)
+
+    def _put(self, path: str, report: OfflineReplica) -> Operation:
+        """Create the report, or replace one: a step that made it may have lost its answer."""
+        entry = self._store.get(path)
+        if entry is None:
+            return Create(path, report.encode(), ephemeral=True)
+        return Write(path, report.encode(), entry.version)
 
     def unopened_step(
         self, incarnation: Incarnation, key: TopicPartition, report: OfflineReplica
     ) -> Operation:
         """Report a log that could not be opened as failed, in a step that the caller makes."""
         self._reporting_unopened.add(key)
-        path = paths.failed_replica(*key, incarnation)
-        return Create(path, report.encode(), ephemeral=True)
+        return self._put(paths.failed_replica(*key, incarnation), report)
 
     def replace_unopened(
         self, key: TopicPartition, damage: OfflineReplica | None, *, on_done: Callable[[], None]
@@ -108,12 +113,12 @@ class OfflineReports:
         self, incarnation: Incarnation, key: TopicPartition, report: OfflineReplica
     ) -> Operation:
         """Report a damaged log, in a step that the caller makes."""
-        path = paths.damaged_replica(*key, incarnation)
-        return Create(path, report.encode(), ephemeral=True)
+        return self._put(paths.damaged_replica(*key, incarnation), report)
 
     def report_failure(self, replica: Replica) -> None:
         """Report a log that has failed, if that is not reported yet."""
-        if self._store.get(paths.failed_replica(*replica.key, self._incarnation)) is not None:
+        entry = self._store.get(paths.failed_replica(*replica.key, self._incarnation))
+        if entry is not None and OfflineReplica.decode(entry.value).topic_id == replica.topic_id:
             return
         self._start(
             self.failure_step(self._incarnation, replica),
@@ -150,6 +155,25 @@ class OfflineReports:
             return True
         self._start(Write(entry.path, report.encode(), entry.version))
         return False
+
+    def touch_damage(self, key: TopicPartition) -> None:
+        """Write the report again, so that the controller looks at the partition."""
+        entry = self._report_of(key)
+        if entry is not None:
+            self._start(Write(entry.path, entry.value, entry.version))
+
+    def withdraw(self, key: TopicPartition) -> None:
+        """Delete the reports of a replica that this broker does not have any more."""
+        self._damaged.discard(key)
+        self.unopened.discard(key)
+        incarnation = max(0, self._incarnation)
+        for path in (
+            paths.failed_replica(*key, incarnation),
+            paths.damaged_replica(*key, incarnation),
+        ):
+            entry = self._store.get(path)
+            if entry is not None:
+                self._start(Delete(path, entry.version))
 
     def is_damage_over(self, key: TopicPartition) -> bool:
         """Whether a leader let the damaged replica into the ISR, or an operator elected it.

@@ -95,6 +95,7 @@ class Replicas:
         loop.stall_listener = self
         self._refused: set[TopicPartition] = set()  # the disk refused; applied again later
         self._deleted: dict[TopicPartition, None] = {}  # their states are gone; to be dropped
+        self._undeleted: set[TopicPartition] = set()  # dropped; their logs are to be deleted
         self._rules = Rules()
 
     def start(self, incarnation: Incarnation) -> None:
@@ -250,6 +251,8 @@ class Replicas:
             if replica.is_leader:
                 replica.end_term()
             self.on_following(replica)
+            if state.leader == self.broker and len(state.isr) > 1:
+                self.offline.request_election(replica.key)
             return
         if is_new_epoch or replica.term is None:
             rule = self._rule(replica.key[0], settings)
@@ -269,7 +272,11 @@ class Replicas:
         if replica is not None:
             replica.drop()
             self.on_following(replica)
-            self.directory.delete(*key)
+            self.offline.withdraw_reports(key)
+            self._undeleted.add(key)
+        if key in self._undeleted:
+            self.directory.delete(*key)  # if the disk refuses, `_apply_state` tries again
+            self._undeleted.discard(key)
             self.has_dropped.set()
 
     def _note_new_logs(self) -> None:
