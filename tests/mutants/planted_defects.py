@@ -6,6 +6,7 @@ from mutants.mutant import Edit, Mutant
 
 DIRECTORY = "storage/directory.py"
 REPLICAS = "broker/replication/replicas.py"
+NAMESAKES = "tests/broker/replication/test_topics_of_the_same_name.py"
 OFFLINE_REPLICAS = "broker/replication/offline_replicas.py"
 ISR_COMMITS = "broker/replication/isr_commits.py"
 FETCHER = "broker/replication/leader_fetcher.py"
@@ -314,6 +315,70 @@ DEFECTS = (
                 "                return None\n"
                 "            else:  # it has everything again: from now on it may lead, too\n",
                 "            if damage is not None:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="late-step-of-former-topic",
+        title="A step of the controller is not conditional on the topics' ids",
+        breaks="A topic created again gets the state of the former one, and its logs are deleted.",
+        finders=(NAMESAKES,),
+        edits=(
+            Edit(
+                "controller/controller.py",
+                "step += [topics[name] for name in names if name in topics]",
+                "step += [topics[name] for name in names if name in ()]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="late-partitions-of-former-topic",
+        title="New partitions are not conditional on the topic's id",
+        breaks="A topic created again gets the id of the former one, and its logs are deleted.",
+        finders=(NAMESAKES,),
+        edits=(
+            Edit(
+                "broker/admin/topics.py",
+                "                Check(paths.topic_id(topic.topic_id)),"
+                "  # not of a topic created again meanwhile\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        name="committed-not-judged-again",
+        title="A record that is committed at once is acknowledged by whatever ISR there is",
+        breaks="An append blocks while the ISR shrinks; the leader alone acknowledges.",
+        finders=("tests/broker/replication/test_committed_records.py",),
+        edits=(
+            Edit(
+                "broker/produce/produce.py",
+                "on_verdict(replica.judge_committed(last_offset))",
+                "on_verdict(Verdict.ENOUGH)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="refused-deletion-forgotten",
+        title="A deletion of a log that the disk refused is not repeated",
+        breaks="A topic created again gets the records of the former one.",
+        finders=(NAMESAKES,),
+        edits=(
+            Edit(
+                REPLICAS,
+                "        if key in self._undeleted:\n            self.directory.delete(*key)",
+                "        if replica is not None:\n            self.directory.delete(*key)",
+            ),
+            Edit(
+                DIRECTORY,
+                "        self._disk.rename(self.logs[key].path, deleted)\n"
+                "        self._detach(key)\n",
+                "        self._disk.rename(self._detach(key).path, deleted)\n",
+            ),
+            Edit(
+                DIRECTORY,
+                "        if self._has_segments(path):\n",
+                "        if False and self._has_segments(path):\n",
             ),
         ),
     ),
