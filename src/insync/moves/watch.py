@@ -92,16 +92,16 @@ class Watch:
         return tuple(sorted(down))
 
     async def _read_sizes(self, cluster: ClusterNow) -> LogSizes:
-        partitions_by_broker: dict[BrokerId, list[TopicPartition]] = {}
+        partitions_by_broker: dict[BrokerId, dict[TopicPartition, None]] = {}
         for partition, broker in self._copies:
             now = cluster.partitions.get(partition)
             if now is None:
                 continue
             for each in {broker, now.leader} - {None}:
                 assert each is not None, "removed above"
-                if partition not in partitions_by_broker.setdefault(each, []):
-                    partitions_by_broker[each].append(partition)
-        return await log_sizes.read_sizes(self._admin.connections, partitions_by_broker)
+                partitions_by_broker.setdefault(each, {})[partition] = None
+        hosted = {broker: list(partitions) for broker, partitions in partitions_by_broker.items()}
+        return await log_sizes.read_sizes(self._admin.connections, hosted)
 
     async def _read_limits(self, cluster: ClusterNow) -> None:
         """Not every time: a broker reports all its settings or none."""

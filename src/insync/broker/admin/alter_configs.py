@@ -68,12 +68,13 @@ def _alter(config: dict[str, str], alteration: Any, table: SettingsTable) -> Non
     elif operation in (Alteration.APPEND, Alteration.SUBTRACT):
         if not find(name, table).is_list:
             raise BadSetting(f"{name} is no list: APPEND and SUBTRACT need one")
-        items = [item for item in config.get(name, "").split(",") if item]
-        named = _parsed_value(alteration, table).split(",")
+        # In order, without repetition: a throttled-replica list may have thousands of items.
+        items = dict.fromkeys(item for item in config.get(name, "").split(",") if item)
+        named = dict.fromkeys(_parsed_value(alteration, table).split(","))
         if operation == Alteration.APPEND:
-            items += [item for item in named if item not in items]
+            items |= named
         else:
-            items = [item for item in items if item not in named]
+            items = {item: None for item in items if item not in named}
         config[name] = text_of(find(name, table).parse(",".join(items)))
     else:
         raise ConfigRefused(ErrorCode.invalid_request, f"there is no operation {operation}")
