@@ -60,7 +60,7 @@ searches: $(READY)
 	  code=$$?; cat $(SEARCHES_LOG); exit $$code
 
 processes: $(READY)
-	$(BIN)/pytest -n 3 --dist loadfile -m "$(PROCESS) and not timed" --durations=15
+	$(BIN)/pytest -n 2 --dist loadfile -m "$(PROCESS) and not timed" --durations=15
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 2 -m "$(SEARCH)" tests/metadata
 	$(BIN)/pytest -m "$(PROCESS) and timed" --durations=15
 

@@ -193,8 +193,15 @@ def test_a_leader_stopped_past_its_session_acknowledges_nothing(acks: int) -> No
             leader = leader_of(cluster)
             # With patience: a machine that writes back a gigabyte may hold any append up.
             with RawClient(cluster.brokers[leader].port, patience_s=60) as new:
-                result = new.produce("orders", plain(b"1"), timeout_ms=50_000)
-                assert result == (ErrorCode.none, 1)
+                results: list[tuple[ErrorCode, int]] = []
+
+                def has_result() -> bool:
+                    """The broker that named the new leader may have read of it before itself."""
+                    results[:] = [new.produce("orders", plain(b"1"), timeout_ms=50_000)]
+                    return results != [(ErrorCode.not_leader_or_follower, -1)]
+
+                eventually(has_result, within_s=20, what="the new leader appends")
+                assert results == [(ErrorCode.none, 1)]
                 cluster.resume(stale)
                 assert old.produced() == (ErrorCode.not_leader_or_follower, -1)
                 answer = old.produce("orders", plain(b"lost"), acks=acks)
