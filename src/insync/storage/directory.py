@@ -369,9 +369,19 @@ class LogDirectory:
     def read_watermarks(self) -> dict[Partition, int]:
         """The high watermarks last written; none of a file that cannot be read.
 
-        A watermark is only ever too low then, and a leader raises it again.
+        A leader raises a watermark that is too low again; `limit_watermark` lowers others.
         """
         return self._read_offsets(WATERMARKS)
+
+    def limit_watermark(self, key: Partition, topic_id: UUID, watermark: int) -> int:
+        """At most what was noted of this topic: the file of watermarks has no checksum, and names.
+
+        Without a note, which directories of earlier versions lack, as the file says.
+        """
+        held = self.held.get(key)
+        if held is None:
+            return watermark
+        return min(watermark, held.high_watermark) if held.topic_id == topic_id else 0
 
     def write_watermarks(self, watermarks: Mapping[Partition, int]) -> None:
         """Write them if they changed. May run in another thread."""

@@ -222,8 +222,9 @@ class RealDisk:
         return self._open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def create(self, path: str) -> RealFile:
-        self._renamed_in.add(Path(path).parent)
-        return self._open(path, os.O_RDWR | _NEW_FILE)
+        file = self._open(path, os.O_RDWR | _NEW_FILE)
+        self._renamed_in.add(Path(path).parent)  # when it is there: a flush may run meanwhile
+        return file
 
     def _open(self, path: str, flags: int) -> RealFile:
         try:

@@ -707,6 +707,10 @@ class Log:
             disk.write_atomic(path, write_inventory(inventory))
             self._noted = inventory
         except DiskError:
+            if self.damage is not None:
+                # What was noted before still shows that something is missing.
+                self._noted_state = ()
+                return
             # A full disk must not keep retention from making room.
             disk.remove(path)
             self._noted = None

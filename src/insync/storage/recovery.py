@@ -98,7 +98,7 @@ def open_log(
     is_head_sound = check.check_last_head()
     last = segments[-1]
     is_sealed = last.size == 0 or (clean and is_head_sound and last.read_seal())
-    start = _read_start(disk, path, names, segments[0].base)
+    start = _read_start(disk, path, names, segments[0].base, noted)
     stored_epochs = _read_epochs(disk, path, names)
     heads = {base: head for base, head in check.heads.items() if base >= start}
     known_epochs = _known_epochs(stored_epochs, noted, heads, end=last.end, clean=clean)
@@ -446,7 +446,12 @@ def _accept_every() -> Callable[[BatchHeader], bool]:
     return lambda _: True
 
 
-def _read_start(disk: Disk, path: str, names: list[str], first_base: int) -> int:
+def _read_start(
+    disk: Disk, path: str, names: list[str], first_base: int, noted: Inventory | None
+) -> int:
+    """From the inventory if there is one: it has a checksum, and every new start is noted in it."""
+    if noted is not None:
+        return max(first_base, noted.start)
     if LOG_START not in names:
         return first_base
     try:

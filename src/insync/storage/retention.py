@@ -36,5 +36,8 @@ def _is_too_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
     segment.summarise()
     newest_ms = segment.max_timestamp_ms
     if newest_ms < 0:
-        newest_ms = segment.created_ms  # records without timestamps age from when they came
+        # Records without timestamps age from when they came. After a recovery that is not known.
+        if segment.created_ms < 0:
+            segment.created_ms = now_ms
+        newest_ms = segment.created_ms
     return now_ms - newest_ms > config.retention_ms

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -326,11 +327,17 @@ class Segment:
                 return index
         except (CorruptFile, DiskError):
             pass
-        index = SegmentIndex()
-        self.forget_summary()
+        # In a copy: retention and look-ups by time read the summary in another thread.
+        index, rebuilt = SegmentIndex(), copy(self)
+        rebuilt.forget_summary()
         for batch in self.sound_batches():
-            self._index_batch(index, batch)
-        self.is_summarised = True
+            rebuilt._index_batch(index, batch)  # noqa: SLF001 - of this class
+        if not self.is_summarised:
+            self.first_crc = rebuilt.first_crc
+            self.created_ms = rebuilt.created_ms
+            self.max_timestamp_offset = rebuilt.max_timestamp_offset
+            self.max_timestamp_ms = rebuilt.max_timestamp_ms
+            self.is_summarised = True
         return index
 
     def read_head(self) -> BatchHeader | None:

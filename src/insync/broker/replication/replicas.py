@@ -228,7 +228,9 @@ class Replicas:
             if self.directory.topic_ids.get(key, topic.topic_id) != topic.topic_id:
                 self._set_aside(key)
             log = self.directory.create(*key, topic_id=topic.topic_id, now_ms=self.wall_ms())
-            watermark = self._watermarks.get(key, 0)
+            watermark = self.directory.limit_watermark(
+                key, topic.topic_id, self._watermarks.get(key, 0)
+            )
             replica = Replica(
                 key,
                 topic.topic_id,
