@@ -188,3 +188,12 @@ def test_a_deleted_topic_is_forgotten() -> None:
     assert history.acknowledged() == 1
     history.forget_topic("t")
     assert history.operations == []
+
+
+def test_a_request_to_a_deleted_topic_may_arrive_at_the_next_topic_of_its_name() -> None:
+    history = History(operations=[append("a", 0, offset=0), append("b", 1, number=1)])
+    history.forget_topic("t")
+    history.add(read(0, "b", 2))
+    assert history.find_anomalies() == []
+    history.add(read(0, "a", 3))
+    assert {each.kind for each in history.find_anomalies()} == {"invented", "divergent"}

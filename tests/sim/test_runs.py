@@ -18,23 +18,6 @@ SECONDS = 20.0
 RUNS = 200 if IS_THOROUGH else 4
 LONG_RUNS = 2_000
 
-OPEN_FAILURES = {
-    2467: "power: a disk that lied about flushes; a replica is in the ISR and lacks records",
-    2729: "topics: a consumer reads records of a deleted topic that its history has forgotten",
-}
-"""Seeds of the long list that fail and are not explained yet. A fix makes them fail as `strict`."""
-
-
-def with_open_failures(seeds: range) -> list[object]:
-    return [
-        pytest.param(
-            seed, marks=pytest.mark.xfail(raises=RunFailed, strict=True, reason=OPEN_FAILURES[seed])
-        )
-        if seed in OPEN_FAILURES
-        else seed
-        for seed in seeds
-    ]
-
 
 @pytest.mark.property
 @pytest.mark.parametrize("seed", range(RUNS))
@@ -44,7 +27,7 @@ def test_runs_with_random_faults_keep_every_guarantee(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", with_open_failures(range(1_000, 1_000 + LONG_RUNS)))
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + LONG_RUNS))
 def test_many_runs_keep_every_guarantee(seed: int) -> None:
     """Each mix in turn, and the mix that the seed draws."""
     mixes = (*MIXES, None)

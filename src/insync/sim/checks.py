@@ -318,6 +318,10 @@ class Monitor:
         is_open = hasattr(node, "replicas")  # else it has just begun to start
         return node.replicas.partitions.get(key) if is_open else None
 
+    def are_starts_handled(self) -> bool:
+        """Whether a controller has handled the last start of every broker."""
+        return all(map(self._is_handled_by_controller, self._cluster.brokers))
+
     def _is_handled_by_controller(self, broker: int) -> bool:
         """Whether a controller has handled the start of its current incarnation."""
         entries = self._cluster.tree.entries

@@ -126,8 +126,16 @@ class History:
         return sum(len(each.values) for each in appends if each.base_offset is not None)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget a deleted topic: another of its name has another history."""
-        self.operations = [each for each in self.operations if each.partition[0] != topic]
+        """Forget a deleted topic: another of its name has another history.
+
+        Appends whose outcome is unknown stay. A Produce request names the topic, not its id (up to
+        version 12), so one that the network delays may arrive at the next topic of that name.
+        """
+        self.operations = [
+            each
+            for each in self.operations
+            if each.partition[0] != topic or (isinstance(each, Append) and each.base_offset is None)
+        ]
 
     def find_anomalies(
         self, *, unclean: bool = False, producers_expired: bool = False
