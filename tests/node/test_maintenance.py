@@ -21,7 +21,7 @@ class Disk:
         self.has_dropped = asyncio.Event()
         self.partitions: dict[str, object] = {}
         self.is_broken = False
-        self.checkpoints = self.flushes = self.removals = 0
+        self.checkpoints = self.flushes = self.removals = self.expirations = 0
         self.metadata_checkpoints = self.stray_deletions = 0
 
     def checkpoint(self) -> None:
@@ -38,6 +38,9 @@ class Disk:
 
     def delete_strays(self) -> None:
         self.stray_deletions += 1
+
+    def remove_expired_segments(self) -> None:
+        self.expirations += 1
 
     def remove_deleted(self) -> None:
         self.removals += 1
@@ -99,6 +102,7 @@ def test_old_strays_are_deleted_where_retention_is_applied() -> None:
         task = loop.create_task(maintenance.apply_retention())
         await asyncio.sleep(0.35)
         assert disk.stray_deletions == 3
+        assert disk.expirations == 3
         disk.is_broken = True
         await asyncio.sleep(0.1)
         assert disk.stray_deletions == 4

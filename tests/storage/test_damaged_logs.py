@@ -19,6 +19,7 @@ from insync.storage.inventory import Damage
 from insync.storage.log import Log
 from insync.storage.memory_disk import MemoryDisk
 from insync.wire.batches import build, whole_batches
+from support.storage.dying_disk import DiedError, DyingDisk
 from support.storage.log_model import CONFIG, append, batch, read_all
 
 KEY, OTHER = ("orders", 0), ("trades", 0)
@@ -210,36 +211,6 @@ def test_a_restarted_log_is_no_damage(start: int, *, clean: bool) -> None:
     assert directory.logs[KEY].end == start
 
 
-class DyingDisk(MemoryDisk):
-    """Dies before a certain change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes_left: int | None = None
-
-    def _count(self) -> None:
-        if self.changes_left is not None:
-            if self.changes_left == 0:
-                raise _DiedError
-            self.changes_left -= 1
-
-    def write_atomic(self, path: str, data: bytes) -> None:
-        self._count()
-        super().write_atomic(path, data)
-
-    def remove(self, path: str) -> None:
-        self._count()
-        super().remove(path)
-
-    def create(self, path: str):  # type: ignore[no-untyped-def]
-        self._count()
-        return super().create(path)
-
-
-class _DiedError(Exception):
-    pass
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -264,7 +235,7 @@ def test_a_kill_in_the_middle_of_a_change_is_no_damage(change: Callable[[Log], o
         try:
             change(log)
             is_done = True
-        except _DiedError:
+        except DiedError:
             is_done = False
         disk.changes_left = None
         disk.crash()
@@ -283,6 +254,7 @@ def test_retention_is_no_damage_and_a_segment_removed_after_it_is(*, clean: bool
     fill(directory, (KEY,))
     log = directory.logs[KEY]
     assert log.apply_retention(1 << 60, up_to=log.segment_bases[1])
+    directory.remove_expired_segments()
     stop(disk, directory, clean=clean)
     directory = opened(disk)
     assert directory.damaged == {}
@@ -370,6 +342,20 @@ def test_an_epoch_checkpoint_older_than_the_log_is_rebuilt(
     if not with_inventory:
         disk.remove(f"{FOLDER}/segment-inventory")
     assert stored_epochs(opened(disk).logs[KEY]) == epochs_of(whole)
+
+
+def test_the_scrub_checks_the_epoch_of_the_batch_in_which_the_log_starts() -> None:
+    disk = MemoryDisk()
+    directory = opened(disk)
+    fill(directory, (KEY,))
+    log = directory.logs[KEY]
+    log.delete_records_before(19)  # the second record of a batch of epoch 1
+    assert list(log.scrub()) == []
+    path = [path for path in segments(disk) if int(path[-24:-4]) <= 18][-1]
+    data = disk.read_all(path)
+    position = next(each.position for each in whole_batches(data) if each.base_offset == 18)
+    disk.overwrite(path, position + 12, (0).to_bytes(4, "big"))
+    assert [bad.offset for bad in log.scrub()] == [18]
 
 
 @both_stops

@@ -329,6 +329,58 @@ def test_a_flush_waits_for_the_folder_that_another_thread_flushes(
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        lambda disk, root: disk.remove(f"{root}/a/other"),
+        lambda disk, root: disk.rename(f"{root}/a/other", f"{root}/a/aside"),
+        lambda disk, root: disk.write_atomic(f"{root}/a/other", b"new"),
+        lambda disk, root: disk.create(f"{root}/a/third"),
+    ],
+)
+def test_a_flush_makes_changed_names_of_its_folder_durable_once(
+    change: Callable[[Disk, str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, root = RealDisk(), f"{tmp_path}/data"
+    disk.make_dirs(f"{root}/a")
+    file = disk.create(f"{root}/a/f")
+    disk.create(f"{root}/a/other")
+    file.flush()
+    flushed = folders_flushed(monkeypatch)
+    file.flush()
+    assert flushed == []
+    change(disk, root)
+    file.flush()
+    file.flush()
+    assert flushed == [f"{root}/a"]
+
+
+def test_the_names_that_a_killed_process_left_are_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = f"{tmp_path}/data"
+    RealDisk().make_dirs(f"{root}/a")
+    RealDisk().create(f"{root}/a/f")
+    disk = RealDisk()
+    disk.make_dirs(f"{root}/a")
+    flushed = folders_flushed(monkeypatch)
+    disk.open(f"{root}/a/f").flush()
+    assert flushed == [f"{root}/a", root]
+
+
+def folders_flushed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that are flushed from here on."""
+    fsync = os.fsync
+    flushed: list[str] = []
+
+    def noting_fsync(fd: int) -> None:
+        flushed.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    return flushed
+
+
+@pytest.mark.parametrize(
     "use",
     [
         lambda disk, path: disk.open(path),

@@ -62,6 +62,7 @@ class Maintenance:
             for at in range(0, len(keys), PARTITIONS_PER_TURN):
                 self._replicas.apply_retention(keys[at : at + PARTITIONS_PER_TURN])
                 await asyncio.sleep(0)
+            await self._run_in_thread(self._directory.remove_expired_segments)
             await self._run_in_thread(self._remove_deleted)
             await self._run_in_thread(self._delete_expired_strays)
 

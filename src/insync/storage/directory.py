@@ -541,9 +541,24 @@ class LogDirectory:
         try:
             if not log.has_failed:
                 log.note()
+                log.remove_expired_files()
         except DiskError as error:
             if not log.has_failed:
-                logger.warning("%s: its inventory is not noted: %s", log.path, error)
+                logger.warning(
+                    "%s: its inventory is not noted, or old segments not removed: %s",
+                    log.path,
+                    error,
+                )
+
+    def remove_expired_segments(self) -> None:
+        """Remove the files of segments that retention took out of use. Blocks.
+
+        Runs in another thread. What the disk refuses is tried again by `flush_due`.
+        """
+        with self._upkeep:
+            for log in list(self.logs.values()):
+                if log.has_expired_files:
+                    self._note(log)
 
     def _write_recovery_points(self) -> None:
         points = {key: log.recovery_point for key, log in list(self.logs.items())}

@@ -214,7 +214,8 @@ class RealDisk:
 
     def __init__(self) -> None:
         self.has_nowait = hasattr(os, "RWF_NOWAIT")
-        self._renamed_in: set[Path] = set()  # folders with names that a loss of power may take
+        # Folders with names that a loss of power may take, or bring back.
+        self._changed_folders: set[Path] = set()
         self._flushing_names = Lock()
         self._closing = ThreadPoolExecutor(1, thread_name_prefix="free-blocks")  # starts when used
 
@@ -223,7 +224,7 @@ class RealDisk:
 
     def create(self, path: str) -> RealFile:
         file = self._open(path, os.O_RDWR | _NEW_FILE)
-        self._renamed_in.add(Path(path).parent)  # when it is there: a flush may run meanwhile
+        self._changed_folders.add(Path(path).parent)  # when it is there: a flush may run meanwhile
         return file
 
     def _open(self, path: str, flags: int) -> RealFile:
@@ -267,7 +268,7 @@ class RealDisk:
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
                 temporary.replace(path)
-                self._renamed_in.add(temporary.parent)
+                self._changed_folders.add(temporary.parent)
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
@@ -287,6 +288,7 @@ class RealDisk:
         fd = _open_large(path)
         try:
             Path(path).unlink(missing_ok=True)
+            self._changed_folders.add(Path(path).parent)
         except OSError as error:
             raise disk_error(error, path) from error
         finally:
@@ -301,26 +303,31 @@ class RealDisk:
             return
         except OSError as error:
             raise disk_error(error, path) from error
+        self._changed_folders.discard(Path(path))
+        self._changed_folders.add(Path(path).parent)
 
     def make_dirs(self, path: str) -> None:
         try:
             if not Path(path).is_dir():
                 Path(path).mkdir(parents=True, exist_ok=True)
-                self._renamed_in.add(Path(path).parent)
+            # Also if it is there: a process that was killed may not have flushed its names.
+            self._changed_folders.update((Path(path), Path(path).parent))
         except OSError as error:
             raise disk_error(error, path) from error
 
     def flush_names(self, path: str) -> None:
-        """Make the names of a file and of its folder survive, if they are new."""
+        """Make the names in a file's folder, and that of the folder, survive, if some changed."""
         folder = Path(path).parent
         # A folder that another thread is flushing is not durable yet, and may never be.
         with self._flushing_names:
             for each in (folder, folder.parent):
-                if each in self._renamed_in:
+                if each in self._changed_folders:
                     self._flush_folder(each)
 
     def _flush_folder(self, folder: Path) -> None:
-        self._renamed_in.discard(folder)  # first: a name that comes meanwhile is the next one's
+        self._changed_folders.discard(
+            folder
+        )  # first: a name that comes meanwhile is the next one's
         try:
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -328,12 +335,14 @@ class RealDisk:
             finally:
                 os.close(fd)
         except OSError as error:
-            self._renamed_in.add(folder)
+            self._changed_folders.add(folder)
             raise disk_error(error, str(folder)) from error
 
     def rename(self, path: str, to: str) -> None:
         try:
             Path(path).rename(to)
+            self._changed_folders.discard(Path(path))
+            self._changed_folders.update((Path(path).parent, Path(to).parent))
         except OSError as error:
             raise disk_error(error, path) from error
 

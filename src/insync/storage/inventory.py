@@ -8,10 +8,12 @@ partition's is noticed without reading the log. All that is noted is a lower bou
 - The last one has at least the records below `end`, all flushed. More may have been appended, and
   more segments begun. A truncation notes a lower end before it removes records.
 
-So a crash between the note and the change leaves nothing that looks like damage. `epochs` is a
-checksum of the leader epochs below `end`, which only retention and truncation change: no CRC covers
-the epoch in a batch's header. An inventory that cannot be noted is removed: the next start then
-goes by the segments' seals alone.
+So a crash between the note and the change leaves nothing that looks like damage. A start that finds
+damage notes it durably before it removes anything: the next one would only find a shorter log.
+
+`epochs` is a checksum of the leader epochs below `end`, which only retention and truncation change:
+no CRC covers the epoch in a batch's header. An inventory that cannot be noted is removed: the next
+start then goes by the segments' seals alone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from crc32c import crc32c
 from insync.rules.epochs import EpochHistory
 from insync.rules.values import Offset
 from insync.storage.checkpoints import INT64_MAX, write_epochs
-from insync.storage.errors import CorruptFile
+from insync.storage.disk import Disk
+from insync.storage.errors import CorruptFile, DiskError
 
 INVENTORY: Final = "segment-inventory"
 VERSION: Final = 0
@@ -39,6 +42,17 @@ class Damage:
     reason: str
     up_to: int
     keep_to: int | None = None  # what a repair has to truncate to first; None: nothing is to go
+
+    def joined_with(self, earlier: Damage | None) -> Damage:
+        """This damage, with what is left to do of an earlier one."""
+        if earlier is None:
+            return self
+        known = [each for each in (self.keep_to, earlier.keep_to) if each is not None]
+        return Damage(
+            reason=self.reason,
+            up_to=max(self.up_to, earlier.up_to),
+            keep_to=min(known, default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +74,48 @@ class Inventory:
     @property
     def end(self) -> int:
         return self.segments[-1].end if self.segments else 0
+
+
+class InventoryFile:
+    """The inventory of one log on disk."""
+
+    __slots__ = ("_disk", "_is_flushed", "_path", "noted")
+
+    def __init__(self, disk: Disk, log_path: str, noted: Inventory | None) -> None:
+        self._disk = disk
+        self._path = f"{log_path}/{INVENTORY}"
+        self._is_flushed = False
+        self.noted = noted  # as on disk
+
+    def write(self, inventory: Inventory) -> bool:
+        """Whether it is on disk now. One that cannot be written leaves the last or none."""
+        if inventory == self.noted:
+            return True
+        try:
+            self._replace(inventory)
+        except DiskError:
+            if inventory.damage is not None:
+                return False  # what was noted before still shows that something is missing
+            # A full disk must not keep retention from making room.
+            self._disk.remove(self._path)
+            self.noted = None
+        return True
+
+    def write_durably(self, inventory: Inventory) -> None:
+        """As `write` and `flush`, or `DiskError` with what was on disk before."""
+        if inventory != self.noted:
+            self._replace(inventory)
+        self.flush()
+
+    def _replace(self, inventory: Inventory) -> None:
+        self._disk.write_atomic(self._path, write_inventory(inventory))
+        self.noted, self._is_flushed = inventory, False
+
+    def flush(self) -> None:
+        """Return once it would survive a loss of power. Blocks."""
+        if self.noted is not None and not self._is_flushed:
+            self._disk.open(self._path).flush()
+            self._is_flushed = True
 
 
 def epochs_checksum(history: EpochHistory, *, start: int, end: int) -> int:

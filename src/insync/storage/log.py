@@ -35,13 +35,11 @@ from insync.storage.errors import (
 from insync.storage.files import FilePool
 from insync.storage.index import INT32_MAX
 from insync.storage.inventory import (
-    INVENTORY,
     UNKNOWN,
     Damage,
     Inventory,
     NotedSegment,
     epochs_checksum,
-    write_inventory,
 )
 from insync.storage.producers import Producers
 from insync.storage.recovery import Opened, open_log, snapshot_path, with_epoch
@@ -84,12 +82,13 @@ WOULD_BLOCK: Final = WouldBlock()
 class Log:
     __slots__ = (
         "_cuts",
+        "_expired",
         "_failure",
         "_files",
         "_flushing",
         "_hints",
         "_identity",
-        "_noted",
+        "_inventory",
         "_noted_state",
         "_segments",
         "_stored_epochs",
@@ -116,8 +115,9 @@ class Log:
         self._flushing = Lock()  # held while a thread flushes this log
         self._stored_epochs: EpochHistory | None = opened.stored_epochs
         self._identity = identity
-        self._noted = opened.noted  # as on disk
+        self._inventory = opened.inventory
         self._noted_state: tuple[int, ...] = ()  # of the log when it was noted
+        self._expired = opened.expired  # segments out of use, the oldest first, still on disk
         self.damage = opened.damage
         self.path = path
         self.config = config
@@ -168,7 +168,7 @@ class Log:
             # A killed process may have written its last records and not flushed them, and the
             # recovery point may be of records that were truncated since.
             log._flush()
-        is_new = opened.noted is None and log.end == 0
+        is_new = opened.inventory.noted is None and log.end == 0
         if log.damage is not None or is_new:
             # At once: the next start would find a log that is only shorter, or that begins later.
             log.note()
@@ -547,6 +547,8 @@ class Log:
         with self.lowering(new_start), self._all_or_failed():
             # Whether a crash leaves the log before this or after, it begins at or before that.
             self._note_cut((), start=max(self.start, new_start), end=0)
+            while self._expired:  # one may have the name of the new segment
+                self._remove_oldest_file()
             for segment in reversed(self._segments):
                 segment.remove()
             self._files.disk.remove(f"{self.path}/{LOG_START}")
@@ -598,13 +600,42 @@ class Log:
         with self._files.cutting:
             self._note(kept, start=start, end=self.end)
             self._segments, self.start = kept, start
+            self._expired = [*self._expired, *gone]
             self._cuts += 2
         self._hints.clear()
-        for segment in gone:
-            segment.remove()
-            self._files.disk.remove(snapshot_path(self.path, segment.base))
         self._store_epochs(self.epochs.cut_start(Offset(self.start)))
         return [DeletedSegment(segment.base, segment.end, segment.size) for segment in gone]
+
+    @property
+    def has_expired_files(self) -> bool:
+        return bool(self._expired)
+
+    def remove_expired_files(self) -> None:
+        """Remove the files of segments that are out of use. Blocks; may run in another thread.
+
+        The oldest first, and none after one that the disk refuses, so that what a restart finds
+        has no gap. First the later start of the log is made durable: after a loss of power, what
+        is gone would else count as lost.
+        """
+        if not self._expired or self.has_failed:
+            return
+        self._inventory.flush()
+        while self._remove_one_expired_file():
+            pass
+
+    def _remove_one_expired_file(self) -> bool:
+        """Whether there may be more. Holds the lock for one file only: the loop may wait for it."""
+        with self._files.cutting:
+            if not self._expired or self.has_failed:
+                return False  # its folder may be another log's now
+            self._remove_oldest_file()
+            return True
+
+    def _remove_oldest_file(self) -> None:
+        segment = self._expired[0]
+        segment.remove()
+        self._files.disk.remove(snapshot_path(self.path, segment.base))
+        self._expired = self._expired[1:]
 
     def _after_cut(self, segments: list[Segment]) -> None:
         for segment in self._segments:
@@ -640,7 +671,9 @@ class Log:
         end = segment.end
         size = segment.size if segment is not self._segments[-1] else None
         try:
-            part = scrub.check_part(segment, start, end=end, size=size, epochs=self.epochs)
+            part = scrub.check_part(
+                segment, start, log_start=self.start, end=end, size=size, epochs=self.epochs
+            )
         except StorageRefusal:
             if self._was_cut_since(cuts) or self.has_failed:
                 return gone
@@ -699,21 +732,8 @@ class Log:
             epochs=epochs_checksum(self.epochs, start=start, end=flushed),
             damage=self.damage,
         )
-        self._noted_state = self._state()
-        if inventory == self._noted:
-            return
-        path, disk = f"{self.path}/{INVENTORY}", self._files.disk
-        try:
-            disk.write_atomic(path, write_inventory(inventory))
-            self._noted = inventory
-        except DiskError:
-            if self.damage is not None:
-                # What was noted before still shows that something is missing.
-                self._noted_state = ()
-                return
-            # A full disk must not keep retention from making room.
-            disk.remove(path)
-            self._noted = None
+        is_noted = self._inventory.write(inventory)
+        self._noted_state = self._state() if is_noted else ()
 
     def _note_cut(self, segments: Sequence[Segment], *, start: int, end: int) -> None:
         """As `_note`, and durably if records go that were noted as flushed.
@@ -721,10 +741,10 @@ class Log:
         Else the note that has them could outlive them in a loss of power, and they would be taken
         for lost.
         """
-        noted_end = 0 if self._noted is None else self._noted.end
+        noted = self._inventory.noted
         self._note(segments, start=start, end=end)
-        if end < noted_end and self._noted is not None:
-            self._files.disk.open(f"{self.path}/{INVENTORY}").flush()
+        if noted is not None and end < noted.end:
+            self._inventory.flush()
 
     # Ending
 
@@ -796,7 +816,8 @@ class Log:
 
     def detach(self) -> None:
         """Refuse everything from now on: the directory is about to be moved or removed."""
-        self.fail("it was deleted")
+        with self._files.cutting:  # a thread that removes files of this log sees that it failed
+            self.fail("it was deleted")
         self._cuts += 2
         self.release()
 

@@ -17,7 +17,7 @@ import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -40,6 +40,7 @@ from insync.storage.inventory import (
     UNKNOWN,
     Damage,
     Inventory,
+    InventoryFile,
     NotedSegment,
     epochs_checksum,
     read_inventory,
@@ -65,8 +66,9 @@ class Opened:
     epochs: EpochHistory
     stored_epochs: EpochHistory  # as its checkpoint has them
     producers: Producers
-    noted: Inventory | None
+    inventory: InventoryFile
     damage: Damage | None
+    expired: list[Segment]  # wholly below the start: retention was about to remove them
     recovery_point: int  # no more than is noted as flushed
 
 
@@ -92,8 +94,11 @@ def open_log(
         # The checkpoint of the recovery points may be older than a truncation; the note is not.
         recovery_point = min(recovery_point, noted.end)
     base = 0 if noted is None else noted.start
-    segments = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
-    check = _SegmentCheck(segments, noted, clean=clean, recovery_point=recovery_point)
+    found = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
+    expired, segments = _split_at_start(found, base)
+    inventory = InventoryFile(disk, path, noted)
+    damage_note = _DamageNote(inventory, Inventory(identity=identity, start=segments[0].base))
+    check = _SegmentCheck(segments, noted, damage_note, clean=clean, recovery_point=recovery_point)
     check.check_complete_segments()
     is_head_sound = check.check_last_head()
     last = segments[-1]
@@ -114,6 +119,7 @@ def open_log(
             last_batches.new_accept,
             check_from=last.base if clean else recovery_point,
             expected_end=max(high_watermark, 0 if noted is None else noted.end),
+            before_cut=check.note_damage_of_last,
         )
         epochs, producers = last_batches.epochs, last_batches.producers
     if last.size == 0:
@@ -134,20 +140,44 @@ def open_log(
         epochs=epochs.cut_start(Offset(start)),
         stored_epochs=stored_epochs,
         producers=producers,
-        noted=noted,
+        inventory=inventory,
         damage=damage,
+        expired=expired,
         recovery_point=recovery_point,
     )
+
+
+class _DamageNote:
+    """Notes damage durably before anything is removed because of it.
+
+    The start may not get to its end, and the next one would only find a shorter log.
+    """
+
+    def __init__(self, file: InventoryFile, empty: Inventory) -> None:
+        self._file = file
+        self._empty = empty  # if there is no inventory
+
+    def write(self, reason: str, *, up_to: int) -> None:
+        noted = self._file.noted or self._empty
+        damage = Damage(reason=reason, up_to=max(up_to, noted.end)).joined_with(noted.damage)
+        self._file.write_durably(replace(noted, damage=damage))
 
 
 class _SegmentCheck:
     """Compares segments with the inventory, and ends the log before the first that differs."""
 
     def __init__(
-        self, segments: list[Segment], noted: Inventory | None, *, clean: bool, recovery_point: int
+        self,
+        segments: list[Segment],
+        noted: Inventory | None,
+        damage_note: _DamageNote,
+        *,
+        clean: bool,
+        recovery_point: int,
     ) -> None:
         self._segments = segments
         self._noted = noted
+        self._damage_note = damage_note
         self._complete = {} if noted is None else {each.base: each for each in noted.segments[:-1]}
         self._clean = clean
         self._recovery_point = recovery_point
@@ -165,9 +195,7 @@ class _SegmentCheck:
                 return
             self.heads[segment.base] = head
             if not self._is_complete(segment, following.base):
-                self._problem = (
-                    f"{_name(segment)} ends at offset {segment.end}, not {following.base}"
-                )
+                self._problem = _incomplete(segment, following.base)
                 self._end_before(number + 1, following.base)
                 return
             segment.unload()
@@ -206,7 +234,14 @@ class _SegmentCheck:
             check_from = self._recovery_point
         else:
             check_from = segment.base
-        segment.recover(_accept_every, check_from=check_from, expected_end=next_base)
+        segment.recover(
+            _accept_every,
+            check_from=check_from,
+            expected_end=next_base,
+            before_cut=lambda: self._damage_note.write(
+                _incomplete(segment, next_base), up_to=self._segments[-1].base
+            ),
+        )
         if segment.end != next_base:
             return False
         with suppress(DiskError):  # then the next start reads the segment again
@@ -217,6 +252,8 @@ class _SegmentCheck:
         """Set aside the segments from `number` on. An empty one takes the place of the first."""
         segments = self._segments
         self._end = max(end, segments[-1].base)
+        assert self._problem is not None, "why segments are set aside"
+        self._damage_note.write(self._problem, up_to=self._end)
         for later in reversed(segments[number:]):
             later.set_aside()
         if number == 0:
@@ -224,13 +261,19 @@ class _SegmentCheck:
             number = 1
         del segments[number:]
 
+    def note_damage_of_last(self) -> None:
+        """Before the end of the last segment is cut off: what was noted of it is damage if lost."""
+        end = self._segments[-1].end
+        if self._noted is not None and end < self._noted.end:
+            self._damage_note.write(_shortened(end, self._noted), up_to=self._noted.end)
+
     def find_damage(self, path: str) -> Damage | None:
         """What is missing of all that was noted, and of what was set aside."""
         noted, first, end = self._noted, self._segments[0].base, self._segments[-1].end
         problem, up_to, keep_to = self._problem, self._end, None
         if noted is not None and end < noted.end:
             up_to = max(up_to, noted.end)
-            problem = problem or f"it ends at offset {end}; {noted.end} was noted"
+            problem = problem or _shortened(end, noted)
         if noted is not None and first > noted.start:
             up_to, keep_to = max(up_to, end), noted.start
             problem = problem or f"it begins at offset {first}; {noted.start} was noted"
@@ -238,18 +281,15 @@ class _SegmentCheck:
             return None if noted is None else noted.damage
         logger.error(
             "%s: damaged: %s; kept offsets %d to %d. As a follower it fetches the rest from its "
-            "leader; what was removed is kept as *%s until the partition is deleted",
+            "leader; what was removed is kept as *%s* until the partition is deleted",
             path,
             problem,
             first,
             end,
             DAMAGED,
         )
-        if noted is not None and noted.damage is not None:
-            up_to = max(up_to, noted.damage.up_to)
-            known = [each for each in (keep_to, noted.damage.keep_to) if each is not None]
-            keep_to = min(known, default=None)
-        return Damage(reason=problem, up_to=up_to, keep_to=keep_to)
+        damage = Damage(reason=problem, up_to=up_to, keep_to=keep_to)
+        return damage.joined_with(None if noted is None else noted.damage)
 
     def _is_noted(self, base: int) -> bool:
         noted = self._find_noted(base)
@@ -265,6 +305,14 @@ class _SegmentCheck:
 
 def _name(segment: Segment) -> str:
     return f"segment {segment.base}"
+
+
+def _incomplete(segment: Segment, next_base: int) -> str:
+    return f"{_name(segment)} ends at offset {segment.end}, not {next_base}"
+
+
+def _shortened(end: int, noted: Inventory) -> str:
+    return f"it ends at offset {end}; {noted.end} was noted"
 
 
 def with_epoch(history: EpochHistory, epoch: int, start: int) -> EpochHistory | None:
@@ -350,6 +398,12 @@ def _find_segments(
         segment = Segment(files, stem, base, end=end, size=size, interval_bytes=interval_bytes)
         segments.append(segment)
     return segments
+
+
+def _split_at_start(segments: list[Segment], start: int) -> tuple[list[Segment], list[Segment]]:
+    """The segments wholly below the start of the log, and the others."""
+    expired = [each for each, following in pairwise(segments) if following.base <= start]
+    return expired, segments[len(expired) :]
 
 
 @dataclass(frozen=True, slots=True)

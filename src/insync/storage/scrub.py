@@ -43,7 +43,13 @@ class Part:
 
 
 def check_part(
-    segment: Segment, start: ScrubPosition, *, end: int, size: int | None, epochs: EpochHistory
+    segment: Segment,
+    start: ScrubPosition,
+    *,
+    log_start: int,
+    end: int,
+    size: int | None,
+    epochs: EpochHistory,
 ) -> Part:
     """Check the batches from `start` up to the offset `end`, and their epochs, which have no CRC.
 
@@ -58,7 +64,9 @@ def check_part(
         problem = None
         if header.base_offset != offset or header.magic != MAGIC or header.last_offset_delta < 0:
             problem = f"a batch of offset {header.base_offset} lies at offset {offset}"
-        elif epochs.epoch_at(Offset(offset)) not in (None, header.leader_epoch):
+        elif header.next_offset > log_start and epochs.epoch_at(
+            Offset(max(offset, log_start))
+        ) not in (None, header.leader_epoch):
             problem = f"the batch at offset {offset} has leader epoch {header.leader_epoch}"
         else:
             try:

@@ -41,6 +41,9 @@ TIMES: Final = ".timeindex"
 DAMAGED: Final = ".log.damaged"
 """What was removed from a log because it was damaged. It is deleted with the partition."""
 
+KEPT_ASIDE_MAX: Final = 8
+"""Of one segment; then the last of them is replaced."""
+
 UNKNOWN: Final = -1
 
 
@@ -265,7 +268,7 @@ class Segment:
         """Take the files out of use; the log file stays, under another name, for the operator."""
         self.release()
         if self.size:
-            self._files.disk.rename(self.stem + LOG, self.stem + DAMAGED)
+            self._files.disk.rename(self.stem + LOG, self._name_aside())
         else:
             self._files.disk.remove(self.stem + LOG)
         for suffix in (OFFSETS, TIMES):
@@ -358,18 +361,21 @@ class Segment:
         *,
         check_from: int,
         expected_end: int,
+        before_cut: Callable[[], None],
     ) -> None:
         """Rebuild everything from the log; cut it at the first batch that is corrupt or refused.
 
         CRCs are checked from `check_from` on. If the segment then ends before `expected_end` it is
         damaged, and damage seldom keeps to one batch: it is read again, with every CRC checked and
-        a new `accept`. What is cut off is copied aside first.
+        a new `accept`. Before a damaged segment is cut, `before_cut` is called, with `end` as it
+        will be, and what is cut off is copied aside.
         """
         size = self._scan(new_accept(), check_from=check_from)
         if self.end < expected_end and check_from > self.base:
             size = self._scan(new_accept(), check_from=self.base)
         if size != self.size:
             if self.end < expected_end:
+                before_cut()
                 self._copy_aside(size)
             self.file.truncate(size)
             self.size = size
@@ -390,10 +396,25 @@ class Segment:
         return size
 
     def _copy_aside(self, position: int) -> None:
-        aside = self._files.disk.create(self.stem + DAMAGED)
+        aside = self._files.disk.create(self._name_aside())
         while data := self.file.read(position, WHOLE_WINDOW_BYTES):
             aside.append((data,))
             position += len(data)
+
+    def _name_aside(self) -> str:
+        """For damaged bytes: what was set aside before, perhaps the last copy, stays there."""
+        first = self.stem + DAMAGED
+        names = [first, *(f"{first}.{number}" for number in range(2, KEPT_ASIDE_MAX + 1))]
+        return next((name for name in names if not self._is_there(name)), names[-1])
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self._files.disk.file_size(path)
+        except DiskError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+        return True
 
     def _index_batch(self, index: SegmentIndex, batch: ScannedBatch) -> None:
         if batch.position == 0:

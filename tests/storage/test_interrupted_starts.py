@@ -1,0 +1,250 @@
+"""A start or a removal that does not get to its end hides no damage, and looks like none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from insync.storage.directory import LogDirectory
+from insync.storage.disk import Disk
+from insync.storage.errors import DiskError
+from insync.storage.log import Log
+from insync.storage.memory_disk import MemoryDisk
+from insync.wire.batches import build
+from support.storage.dying_disk import DiedError, DyingDisk
+from support.storage.log_model import CONFIG, append, read_all
+
+KEY = ("orders", 0)
+FOLDER = "/data/orders-0"
+TOPIC_ID = UUID(int=1)
+FLUSHING = replace(CONFIG, flush_messages=1)
+NOW_MS = 1 << 60
+
+
+def opened(disk: Disk) -> LogDirectory:
+    return LogDirectory.open(
+        disk,
+        "/data",
+        cluster_id="c",
+        broker_id=1,
+        lock=True,
+        now_ms=0,
+        config_of=lambda _: FLUSHING,
+    )
+
+
+def fill(log: Log, batches: range) -> None:
+    for number in batches:
+        append(log, build([(None, f"{number:040d}".encode())] * 2), epoch=number // 9)
+
+
+def filled(disk: MemoryDisk) -> LogDirectory:
+    """A log that has five segments, and the note of its first batches only."""
+    directory = opened(disk)
+    log = directory.create(*KEY, topic_id=TOPIC_ID, now_ms=0)
+    fill(log, range(2))
+    directory.write_held_replicas(lambda _: log.end)
+    log.note()
+    fill(log, range(2, 40))
+    assert len(log.segment_bases) > 4
+    return directory
+
+
+def segments(disk: MemoryDisk) -> list[str]:
+    return [f"{FOLDER}/{name}" for name in disk.list(FOLDER) if name.endswith(".log")]
+
+
+def flip_a_batch(disk: MemoryDisk) -> None:
+    path = segments(disk)[1]
+    disk.overwrite(path, disk.file_size(path) // 2, b"\xff" * 8)
+
+
+def flip_a_first_batch(disk: MemoryDisk) -> None:
+    disk.overwrite(segments(disk)[2], 0, b"\xff" * 8)
+
+
+def remove_a_segment(disk: MemoryDisk) -> None:
+    disk.remove(segments(disk)[2])
+
+
+def cut_a_segment(disk: MemoryDisk) -> None:
+    path = segments(disk)[1]
+    disk.cut(path, disk.file_size(path) // 2)
+
+
+all_damages = pytest.mark.parametrize(
+    "damage", [flip_a_batch, flip_a_first_batch, remove_a_segment, cut_a_segment]
+)
+
+
+@all_damages
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_damage_is_known_after_a_start_that_was_killed(
+    damage: Callable[[MemoryDisk], None], *, loses_power: bool
+) -> None:
+    for died_before in range(60):
+        disk = DyingDisk()
+        filled(disk)
+        disk.crash()
+        disk.write_back()
+        damage(disk)
+        disk.changes_left = died_before
+        try:
+            opened(disk)
+            is_done = True
+        except DiedError:
+            is_done = False
+        disk.changes_left = None
+        if loses_power:
+            disk.lose_power(Random(died_before))  # noqa: S311 - chance, not secrecy
+        else:
+            disk.crash()
+        assert KEY in opened(disk).damaged, died_before
+        if is_done:
+            return
+    pytest.fail("the start never ends")
+
+
+@all_damages
+def test_damage_is_known_when_a_log_is_opened_at_the_second_attempt(
+    damage: Callable[[MemoryDisk], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    filled(disk)
+    disk.crash()
+    damage(disk)
+    flush = Log._flush
+
+    def fail_once(log: Log, _written_end: int | None = None) -> None:
+        monkeypatch.setattr(Log, "_flush", flush)
+        raise DiskError(5, log.path)
+
+    monkeypatch.setattr(Log, "_flush", fail_once)
+    directory = opened(disk)
+    assert KEY in directory.unopened
+    directory.create(*KEY, topic_id=TOPIC_ID, now_ms=0)
+    assert KEY in directory.damaged
+
+
+def test_a_log_whose_damage_cannot_be_noted_stays_as_it_is() -> None:
+    disk = MemoryDisk()
+    filled(disk)
+    disk.crash()
+    flip_a_batch(disk)
+    files = {path: disk.read_all(path) for path in segments(disk)}
+    disk.is_full = True
+    assert KEY in opened(disk).unopened
+    assert {path: disk.read_all(path) for path in segments(disk)} == files
+
+
+def test_each_damage_of_a_segment_is_kept_aside() -> None:
+    disk = MemoryDisk()
+    filled(disk)
+    aside = f"{segments(disk)[1]}.damaged"
+    kept: dict[str, bytes] = {}
+    for name in (aside, f"{aside}.2", f"{aside}.3"):
+        disk.crash()
+        disk.overwrite(segments(disk)[1], 300, b"\xff" * 8)
+        lost = disk.read_all(segments(disk)[1])
+        log = opened(disk).logs[KEY]
+        assert lost.endswith(disk.read_all(name))
+        kept[name] = disk.read_all(name)
+        assert all(disk.read_all(earlier) == data for earlier, data in kept.items())
+        fill(log, range(log.end, log.end + 20))
+
+
+# Retention
+
+
+@pytest.mark.parametrize("removes_files", [True, False])
+def test_a_loss_of_power_after_retention_is_no_damage(*, removes_files: bool) -> None:
+    for seed in range(50):
+        disk = MemoryDisk()
+        directory = filled(disk)
+        directory.flush_due(now_ms=0)
+        disk.write_back()
+        log = directory.logs[KEY]
+        assert log.apply_retention(NOW_MS, up_to=log.segment_bases[2])
+        if removes_files:
+            directory.remove_expired_segments()
+            assert len(segments(disk)) == len(log.segment_bases)
+        whole = read_all(log)
+        disk.lose_power(Random(seed))  # noqa: S311 - chance, not secrecy
+        directory = opened(disk)
+        assert directory.damaged == {}
+        assert read_all(directory.logs[KEY]).endswith(whole)
+
+
+class RefusingDisk(MemoryDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: str | None = None
+
+    def remove(self, path: str) -> None:
+        if path == self.refused:
+            raise DiskError(5, path)
+        super().remove(path)
+
+
+def test_a_file_that_retention_cannot_remove_is_no_damage() -> None:
+    disk = RefusingDisk()
+    directory = filled(disk)
+    directory.flush_due(now_ms=0)
+    log = directory.logs[KEY]
+    disk.refused = segments(disk)[0]
+    for number in (2, 1):  # twice: the second time the next segment goes
+        assert log.apply_retention(NOW_MS, up_to=log.segment_bases[number])
+        directory.remove_expired_segments()
+        directory.flush_due(now_ms=0)
+    assert disk.refused in segments(disk)
+    whole, start = read_all(log), log.start
+    disk.crash()
+    directory = opened(disk)
+    log = directory.logs[KEY]
+    assert (directory.damaged, log.start, read_all(log)) == ({}, start, whole)
+    disk.refused = None
+    directory.flush_due(now_ms=0)
+    assert len(segments(disk)) == len(log.segment_bases), "removed as soon as the disk allows it"
+
+
+def test_a_gap_below_the_start_is_no_damage() -> None:
+    disk = MemoryDisk()
+    directory = filled(disk)
+    directory.flush_due(now_ms=0)
+    log = directory.logs[KEY]
+    log.apply_retention(NOW_MS, up_to=log.segment_bases[3])
+    whole = read_all(log)
+    disk.crash()
+    disk.remove(segments(disk)[1])
+    directory = opened(disk)
+    assert (directory.damaged, read_all(directory.logs[KEY])) == ({}, whole)
+
+
+def test_a_truncation_to_an_offset_whose_old_file_is_still_there() -> None:
+    disk = MemoryDisk()
+    directory = filled(disk)
+    log = directory.logs[KEY]
+    log.apply_retention(NOW_MS, up_to=log.segment_bases[3])
+    log.truncate_fully(0)
+    fill(log, range(3))
+    directory.remove_expired_segments()
+    whole = read_all(log)
+    disk.crash()
+    directory = opened(disk)
+    assert (directory.damaged, read_all(directory.logs[KEY])) == ({}, whole)
+
+
+def test_files_of_a_deleted_log_are_not_removed_from_its_namesake() -> None:
+    disk = MemoryDisk()
+    directory = filled(disk)
+    old = directory.logs[KEY]
+    old.apply_retention(NOW_MS, up_to=old.segment_bases[3])
+    directory.delete(*KEY)
+    log = directory.create(*KEY, topic_id=UUID(int=2), now_ms=0)
+    fill(log, range(3))
+    old.remove_expired_files()
+    assert f"{FOLDER}/{0:020d}.log" in segments(disk)
