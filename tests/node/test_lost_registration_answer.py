@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from insync.broker.accepted import Accepted
 from insync.metadata import paths
 from insync.metadata.errors import Unavailable
+from insync.metadata.memory import MemoryTree
 from insync.metadata.store import Operation
 from insync.node.node import Node
 from insync.sim.cluster import Broker, Cluster
@@ -38,8 +39,8 @@ def test_the_report_of_damage_is_no_conflict_when_it_is_made_again() -> None:
 
         new_node = cluster._new_node
 
-        def with_hooks(broker: Broker, accepted: Accepted) -> Node:
-            node = new_node(broker, accepted)
+        def with_hooks(broker: Broker, accepted: Accepted, tree: MemoryTree) -> Node:
+            node = new_node(broker, accepted, tree)
             store = cluster.brokers[2].store
             assert store is not None
             store.after_step, store.before_step = lose_first_answer, count

@@ -7,7 +7,7 @@ import logging
 from itertools import islice
 from random import Random
 
-from insync.sim.aimed_faults import HeldProposals
+from insync.sim.aimed_faults import HeldSteps
 from insync.sim.checks import Monitor
 from insync.sim.cluster import Cluster, ErrorLogHandler
 from insync.sim.faults import MIXES
@@ -30,10 +30,10 @@ from support.sim.few_brokers import (
 )
 
 
-def held_proposals_of(cluster: Cluster, leader: int) -> HeldProposals:
+def held_proposals_of(cluster: Cluster, leader: int) -> HeldSteps:
     store = cluster.brokers[leader].store
     assert store is not None
-    return HeldProposals(store, KEY)
+    return HeldSteps.proposals(store, KEY)
 
 
 def test_a_proposal_waits_until_it_is_released() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from insync.broker.accepted import NOTHING
+from insync.metadata.store import Create, Write
 from insync.rules.values import BrokerId
 from insync.sim.cluster import Cluster
 from insync.sim.faults import EXCLUSIVE, MIXES, FaultInjector
+from insync.sim.sqlite_tree import SqliteTree
 from insync.storage.errors import DiskError
 from insync.storage.memory_disk import MemoryDisk
 from support.sim.few_brokers import (
@@ -134,6 +138,48 @@ def test_connections_with_requests_under_way_break_and_records_are_written_once(
 
 
 # The store.
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_an_earlier_copy_of_the_store_is_refused_and_the_newest_is_used(*, accepts: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster)
+        backup = cluster.tree.backup()
+        await client_of(cluster).append([b"1"])
+        cluster.kill(3)
+        await until(lambda: isr_of(cluster) == [1, 2])
+        await asyncio.sleep(6)  # until brokers have noted how far they had read
+        for number in (1, 2):
+            cluster.kill(number)
+        accepted = replace(NOTHING, older_metadata=accepts)
+        await cluster.start(1, tree=backup, accepted=accepted)
+        assert (cluster.brokers[1].node is not None) == accepts
+        assert ("older" in cluster.brokers[1].refusal) != accepts
+        cluster.kill(1)
+        for number in (1, 2, 3):
+            await cluster.start(number)
+        if not accepts:
+            await until(lambda: isr_of(cluster) == [1, 2, 3])
+            assert (await client_of(cluster).read(0))[0] == [b"1"]
+
+    play(scenario)
+
+
+def test_a_loss_of_power_takes_no_step_of_a_store_that_flushes_each() -> None:
+    for seed in range(20):
+        tree = SqliteTree()
+        session = str(tree.begin_session("one"))
+        for number in range(seed + 1):
+            tree.step([Create(f"/a/{number}", b"x" * 3_000, ephemeral=number % 2 == 1)], session)
+        before = dict(tree.entries)
+        for _ in range(3):
+            tree.lose_power(Random(seed))  # noqa: S311 - chance, not secrecy
+            revision = tree.revision
+            assert tree.step([Write("/a/0", b"y", before["/a/0"].version)], session) > revision
+            before = dict(tree.entries)
+        tree.end_session(session)
+        assert set(tree.entries) == {f"/a/{number}" for number in range(0, seed + 1, 2)}
+        tree.close()
 
 
 def test_a_lost_answer_of_the_store_leaves_the_step_made() -> None:

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Protocol
 
 from insync.metadata import paths
@@ -134,6 +135,12 @@ class MemoryTree:
         copy._log.extend(self._log)
         copy._incarnation = self._incarnation
         return copy
+
+    def lose_power(self, random: Random) -> None:
+        """Nothing: every step is on disk when its commit returns."""
+
+    def close(self) -> None:
+        """Release what the tree keeps outside memory."""
 
     def attach(self, watcher: TreeWatcher) -> None:
         self._watchers.append(watcher)

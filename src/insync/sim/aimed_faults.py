@@ -17,22 +17,30 @@ from insync.sim.store import BrokerStore
 Step = Sequence[Operation]
 
 
-class HeldProposals:
-    """A leader's ISR changes of one partition, which wait before they reach the store."""
+class HeldSteps:
+    """Certain steps of a broker, which wait before they reach the store."""
 
-    def __init__(self, store: BrokerStore, partition: Partition) -> None:
+    def __init__(
+        self, store: BrokerStore, is_held: Callable[[Step], bool], *, at_most: int | None = None
+    ) -> None:
         self._store = store
-        self._path = paths.partition_state(*partition)
+        self._is_held = is_held
+        self._at_most = at_most
         self._waiting: list[asyncio.Future[None]] = []
         store.hold_step = self._hold
+
+    @classmethod
+    def proposals(cls, store: BrokerStore, partition: Partition) -> HeldSteps:
+        """The ISR changes of one partition, which its leader proposes."""
+        path = paths.partition_state(*partition)
+        return cls(store, lambda step: step[0].path == path and not is_controllers(step))
 
     def __len__(self) -> int:
         """How many there were."""
         return len(self._waiting)
 
     async def _hold(self, step: Step) -> None:
-        is_controllers = any(each.path.startswith(paths.CONTROLLER) for each in step)
-        if step[0].path == self._path and not is_controllers:
+        if len(self._waiting) != self._at_most and self._is_held(step):
             self._waiting.append(asyncio.get_running_loop().create_future())
             await self._waiting[-1]
 
@@ -54,6 +62,11 @@ class HeldProposals:
         for each in self._waiting:
             if not each.done():
                 each.set_exception(Unavailable("the metadata store cannot be reached"))
+
+
+def is_controllers(step: Step) -> bool:
+    """Whether only a controller makes this step."""
+    return any(each.path.startswith(paths.CONTROLLER) for each in step)
 
 
 class AimedFaults(FaultBase):
@@ -86,7 +99,7 @@ class AimedFaults(FaultBase):
             return
         partition, leader, follower, store = target
         cluster.note("refuse late", partition, leader, follower)
-        proposals = HeldProposals(store, partition)
+        proposals = HeldSteps.proposals(store, partition)
         cluster.network.cut(leader, follower)
         try:
             await self._until(lambda: len(proposals) == 1)
@@ -149,11 +162,11 @@ class AimedFaults(FaultBase):
     @asynccontextmanager
     async def _held_expand(
         self, partition: Partition, follower: int, store: BrokerStore
-    ) -> AsyncIterator[HeldProposals]:
+    ) -> AsyncIterator[HeldSteps]:
         """Restart a member of the ISR; the expand that adds it again waits before the store."""
         self._cluster.kill(follower)
         await self._until(lambda: follower not in self._state_of(partition)["isr"])
-        proposals = HeldProposals(store, partition)
+        proposals = HeldSteps.proposals(store, partition)
         try:
             await self._cluster.start(follower)
             await self._until(lambda: len(proposals) > 0)

@@ -82,6 +82,7 @@ class Cluster:
         brokers: int = 3,
         settings: dict[str, str] | None = None,
         note: Callable[..., None] = lambda *_: None,
+        new_tree: Callable[..., MemoryTree] = MemoryTree,
     ) -> None:
         self.loop = loop
         self.note = note
@@ -90,7 +91,7 @@ class Cluster:
         self.unexpected_errors: list[str] = []  # exceptions that no broker should raise
         self.store_delay_ms = STORE_DELAY_MS
         self._random = random
-        self.tree = MemoryTree(delay_ms=lambda: random.randint(*self.store_delay_ms))
+        self.tree = new_tree(delay_ms=lambda: random.randint(*self.store_delay_ms))
         self._settings = SETTINGS | (settings or {})
         loop.set_task_factory(self._new_task)
         loop.set_exception_handler(self._on_unexpected_error)
@@ -112,14 +113,19 @@ class Cluster:
 
     # Starting and killing.
 
-    async def start(self, number: int, *, accepted: Accepted = NOTHING) -> None:
-        """Start a broker that is down; wait until it serves, refuses to start, or is killed."""
+    async def start(
+        self, number: int, *, accepted: Accepted = NOTHING, tree: MemoryTree | None = None
+    ) -> None:
+        """Start a broker that is down; wait until it serves, refuses to start, or is killed.
+
+        With `tree` it finds another store than the others.
+        """
         broker = self.brokers[number]
         if broker.node is not None:
             return
         self.note("start", number)
         with acting_as(number):
-            broker.node = node = self._new_node(broker, accepted)
+            broker.node = node = self._new_node(broker, accepted, tree or self.tree)
             broker.starting = starting = self.loop.create_task(node.start())
         try:
             await asyncio.wait([starting])
@@ -145,7 +151,7 @@ class Cluster:
         """A broker's monotonic clock, which may be fast or slow."""
         return int(self.loop.time() * broker.clock_rate * 1_000 + 1e-6)
 
-    def _new_node(self, broker: Broker, accepted: Accepted) -> Node:
+    def _new_node(self, broker: Broker, accepted: Accepted, tree: MemoryTree) -> Node:
         settings = Settings(
             {
                 **self._settings,
@@ -155,7 +161,7 @@ class Cluster:
         )
         random = Random(self._random.random())  # noqa: S311
         broker.store = BrokerStore(
-            self.tree,
+            tree,
             broker.number,
             clock_ms=lambda: self.clock_ms_of(broker),
             random=random,

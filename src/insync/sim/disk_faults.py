@@ -154,6 +154,7 @@ class DiskFaults(FaultBase):
                 loses_power=True,
                 torn=self._random if self._random.choice((True, False)) else None,
             )
+        self._cluster.tree.lose_power(self._random)
         self._random.shuffle(numbers)
         for number in numbers:
             await self._wait(0.0, 1.0)

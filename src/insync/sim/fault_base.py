@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from insync.broker.replication.replica import Replica
 from insync.metadata import paths
+from insync.metadata.memory import MemoryTree
 from insync.sim.clients import Admin
 from insync.sim.cluster import Broker, Cluster
 from insync.sim.history import Partition
@@ -44,6 +45,7 @@ class FaultBase:
         self._is_healthy = is_healthy
         self._check_brokers = check_brokers
         self._running: list[asyncio.Task[None]] = []
+        self._backup: MemoryTree | None = None  # of the store, when the first fault was due
 
     @property
     def _random(self) -> Random:

@@ -10,8 +10,9 @@ from itertools import count
 from random import Random
 from typing import Final
 
+from insync.metadata import paths
 from insync.rules.throttle_lease import HOLD_MS
-from insync.sim.aimed_faults import AimedFaults
+from insync.sim.aimed_faults import AimedFaults, HeldSteps, is_controllers
 from insync.sim.clients import Admin
 from insync.sim.cluster import Cluster
 from insync.sim.disk_faults import DiskFaults
@@ -51,6 +52,7 @@ MIXES: dict[str, tuple[str, ...]] = {
         *("lose_answers", "delay_commits", "delay_commits", "make_store_read_only"),
         *("make_store_unreadable", "cut_link", "pause_between_proposal_and_commit"),
         *("cut_joining_follower", "refuse_proposal_late", "restart_joining_follower"),
+        "restore_backup",
     ),
     "disks": (
         *("fill_disk", "fail_reads", "fail_appends", "fail_flushes", "cool_disk", "slow_appends"),
@@ -60,7 +62,7 @@ MIXES: dict[str, tuple[str, ...]] = {
     ),
     "topics": (
         *("create_topic", "create_topic", "delete_topic", "grow_topic", "set_config"),
-        *("kill", "bounce", "isolate"),
+        *("kill", "bounce", "isolate", "recreate_topic_during_step"),
     ),
     "moves": (
         *("move", "move", "move_throttled", "cancel", "cancel", "die_mid_move", "hold_throttle"),
@@ -83,7 +85,7 @@ EXCLUSIVE: Final = frozenset(
     {"quiet", "lose_power", "lose_power_unnoticed", "lose_power_everywhere", "lie_about_flushes"}
     | {"damage_sector", "damage_file", "damage_while_all_are_stopped", "damage_joining_follower"}
     | {"elect_while_a_follower_returns", "elect_twice", "elect_and_return"}
-    | {"refuse_proposal_late", "restart_joining_follower", "depose_leader"}
+    | {"refuse_proposal_late", "restart_joining_follower", "depose_leader", "restore_backup"}
 )
 """No other fault starts before one of these has ended."""
 
@@ -157,6 +159,7 @@ class FaultInjector(DiskFaults, StoreFaultKinds, AimedFaults, ElectionFaults):
         """Start one fault after another for `seconds`, then cancel those that still run."""
         loop = self._cluster.loop
         end_s = loop.time() + seconds
+        self._backup = self._cluster.tree.backup()
         for fault in self._schedule():
             await asyncio.sleep(fault.after_s)
             if loop.time() >= end_s:
@@ -324,26 +327,64 @@ class FaultInjector(DiskFaults, StoreFaultKinds, AimedFaults, ElectionFaults):
 
     async def delete_topic(self) -> None:
         """And, half of the time, create another of the same name."""
-        deletable = set(self._extra_topics) - self._deleting
-        topics_in_use = [key[0] for key in self._clients.partitions if key[0] in deletable]
-        if not topics_in_use:
+        if (name := self._choose_deletable_topic()) is None:
             return
-        name = self._random.choice(topics_in_use)
         self._deleting.add(name)
         try:
             await self._delete_topic(name)
+            if self._random.choice((True, False)):
+                await self._create_again(name)
         finally:
             self._deleting.discard(name)
+
+    async def recreate_topic_during_step(self) -> None:
+        """Delete a topic and create another of its name while a step on it is under way.
+
+        The step is the controller's, which has seen a replica's broker restart.
+        """
+        cluster, number = self._cluster, self._cluster.controller()
+        store = None if number is None else cluster.brokers[number].store
+        name = self._choose_deletable_topic()
+        if name is None or store is None:
+            return
+        isr = self._state_of((name, 0)).get("isr", ())
+        members = [broker for broker in isr if broker != number]
+        if not members:
+            return
+        restarted, path = self._random.choice(members), paths.partition_state(name, 0)
+        cluster.note("recreate during step", name, number, restarted)
+        self._deleting.add(name)
+        held = HeldSteps(
+            store,
+            lambda step: is_controllers(step) and any(each.path == path for each in step),
+            at_most=1,
+        )
+        try:
+            cluster.kill(restarted)
+            await cluster.start(restarted)
+            await self._until(lambda: len(held) > 0)
+            await self._delete_topic(name)
+            await self._create_again(name)
+            await self._wait(0.0, 1.0)
+        finally:
+            held.release()
+            self._deleting.discard(name)
+
+    def _choose_deletable_topic(self) -> str | None:
+        deletable = set(self._extra_topics) - self._deleting
+        topics_in_use = [key[0] for key in self._clients.partitions if key[0] in deletable]
+        return self._random.choice(topics_in_use) if topics_in_use else None
 
     async def _delete_topic(self, name: str) -> None:
         self._cluster.note("drop", name)
         await self._clients.stop_clients(name)
         await self._admin.delete(name)
-        if self._random.choice((True, False)):
-            await self._admin.create(name, 1, factor=self._factor)
-            while self._is_deleted_topic_led(name):
-                await asyncio.sleep(0.05)
-            self._clients.start_clients((name, 0), busy=False)
+
+    async def _create_again(self, name: str) -> None:
+        await self._admin.create(name, 1, factor=self._factor)
+        while self._is_deleted_topic_led(name):
+            await asyncio.sleep(0.05)
+        self._clients.start_clients((name, 0), busy=False)
 
     def _is_deleted_topic_led(self, name: str) -> bool:
         """A leader without the store's notifications serves a deleted topic to requests by name."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random
 
+from insync.metadata.memory import MemoryTree
 from insync.rules.settings import POLICY_NAMES
 from insync.sim.checks import Monitor, RunFailed
 from insync.sim.clients import Admin
@@ -36,6 +37,7 @@ from insync.sim.faults import (
 )
 from insync.sim.history import History, describe, find_missing
 from insync.sim.load import Clients
+from insync.sim.sqlite_tree import SqliteTree
 from insync.sim.store import CLOCK_DRIFT_MAX
 from insync.sim.virtual_loop import VirtualLoop, virtual_time
 
@@ -48,6 +50,7 @@ CHECK_ALL_EVERY_S = 1.0  # partitions without clients
 FLUSHES_CHANCE = 0.2
 DRIFT_CHANCE = 0.2
 WIDE_CHANCE = 0.03
+SQLITE_CHANCE = 0.15
 WIDE_PARTITIONS = 150
 COOLDOWN_MS = 3_000  # short enough that cool-downs end within a run
 CLIENTS_SETTLE_WITHIN_S = 60.0
@@ -71,6 +74,7 @@ class Plan:
     spread_s: float  # how much later than others a connection's messages may arrive
     clock_drift: float
     wide: int  # partitions of a topic that makes all tables larger; 0 for none
+    sqlite: bool = False  # the SQLite store makes the steps
 
     @classmethod
     def draw(cls, random: Random, mix: str | None) -> Plan:
@@ -136,7 +140,9 @@ class SimulatedRun:
         only: frozenset[int] | None = None,
     ) -> None:
         self.random = Random(f"{seed} {mix}")  # noqa: S311 - chance, not secrecy
-        self.plan = Plan.draw(self.random, mix)
+        # By a chance of its own, so that it does not change what else is drawn.
+        is_sqlite = Random(f"{seed} sqlite").random() < SQLITE_CHANCE  # noqa: S311
+        self.plan = replace(Plan.draw(self.random, mix), sqlite=is_sqlite)
         self.loop = loop
         self.trace = sha256()
         unclean = self.plan.unclean
@@ -156,6 +162,7 @@ class SimulatedRun:
                 **self.plan.policy,
             },
             note=self.note,
+            new_tree=SqliteTree if is_sqlite else MemoryTree,
         )
         self.history = History()
         self.monitor = Monitor(self.cluster, unclean=unclean, flushes=self.plan.flushes)
@@ -330,6 +337,7 @@ def _run_once(replay: Replay) -> RunResult:
             error = failure
         finally:
             logging.getLogger("insync").removeHandler(handler)
+            run.cluster.tree.close()
         return RunResult(
             trace=trace,
             acknowledged=run.history.acknowledged(),

@@ -1,9 +1,11 @@
-"""A metadata store that is out of reach, slow, read-only, or whose answers are lost."""
+"""A metadata store that is out of reach, slow, read-only, went back, or whose answers are lost."""
 
 from __future__ import annotations
 
+from insync.metadata.memory import MemoryTree
 from insync.sim.fault_base import FaultBase
 from insync.sim.store import SESSION_TIMEOUT_MS
+from insync.storage.metadata_checkpoint import read_metadata_checkpoint
 
 
 class StoreFaultKinds(FaultBase):
@@ -63,3 +65,29 @@ class StoreFaultKinds(FaultBase):
         broker.store_faults.is_unreadable = True
         await self._wait(0.1, 4.0)
         self._cluster.mend_store(broker.number)
+
+    async def restore_backup(self) -> None:
+        """Stop all brokers, and start them with an earlier copy of the store: each refuses it.
+
+        The operator then puts the store back in its place.
+        """
+        cluster, backup = self._cluster, self._backup
+        if backup is None or not self._have_noted_more_than(backup):
+            return  # a broker cannot know that it is older
+        cluster.note("restore backup", backup.revision)
+        numbers = self._random.sample(list(cluster.brokers), len(cluster.brokers))
+        for number in numbers:
+            cluster.kill(number, noticed_after_ms=self._random.choice((0, 50)))
+        for number in numbers:
+            await cluster.start(number, tree=backup)
+            if cluster.brokers[number].node is not None:
+                raise AssertionError(f"broker {number} uses a store that went back")
+        for number in numbers:
+            await cluster.start(number)
+
+    def _have_noted_more_than(self, backup: MemoryTree) -> bool:
+        notes = [
+            read_metadata_checkpoint(broker.disk, "/logs")
+            for broker in self._cluster.brokers.values()
+        ]
+        return all(note is not None and note.revision > backup.revision for note in notes)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
 
 import pytest
 
 from insync.broker.admin.topics import RequestedTopic
 from insync.metadata import paths
-from insync.metadata.store import Operation
+from insync.sim.aimed_faults import HeldSteps
 from insync.sim.cluster import Cluster
 from insync.sim.ownership import acting_as
 from insync.storage.errors import DiskError
@@ -32,21 +31,11 @@ MIN_ISR_TWO = {"min.insync.replicas": "2"}
 NEW = [b"NEW 0", b"NEW 1", b"NEW 2"]
 
 
-class HeldStep:
+def hold_first_step(cluster: Cluster, broker: int, path: str) -> HeldSteps:
     """The first step of a broker that has an operation on this path waits for `release`."""
-
-    def __init__(self, cluster: Cluster, broker: int, path: str) -> None:
-        self.released = asyncio.Event()
-        self.is_held = False
-        self._path = path
-        store = cluster.brokers[broker].store
-        assert store is not None
-        store.hold_step = self._hold
-
-    async def _hold(self, operations: Sequence[Operation]) -> None:
-        if not self.is_held and any(each.path == self._path for each in operations):
-            self.is_held = True
-            await self.released.wait()
+    store = cluster.brokers[broker].store
+    assert store is not None
+    return HeldSteps(store, lambda step: any(each.path == path for each in step), at_most=1)
 
 
 async def create(cluster: Cluster, *replicas: int) -> None:
@@ -71,13 +60,13 @@ def test_a_late_step_of_the_controller_does_not_replace_the_state_of_the_second_
         assert cluster.controller() == 1
         await create(cluster, 4, 5)
         await client_of(cluster).append([b"OLD"])
-        held = HeldStep(cluster, 1, PATH)
+        held = hold_first_step(cluster, 1, PATH)
         cluster.kill(5)
-        await until(lambda: held.is_held)
+        await until(lambda: len(held) > 0)
         await node_of(cluster, 2).topics.delete("t")
         await create(cluster, 2, 3)
         await append_new(cluster)
-        held.released.set()
+        held.release()
         await asyncio.sleep(2)
         assert state_of(cluster)["replicas"] == [2, 3]
         assert await records(cluster) == NEW
@@ -88,16 +77,16 @@ def test_a_late_step_of_the_controller_does_not_replace_the_state_of_the_second_
 def test_late_new_partitions_do_not_bring_the_first_topic_id_back() -> None:
     async def scenario(cluster: Cluster) -> None:
         await create(cluster, 2, 3)
-        held = HeldStep(cluster, 1, paths.topic("t"))
+        held = hold_first_step(cluster, 1, paths.topic("t"))
         with acting_as(1):
             growing = asyncio.get_running_loop().create_task(
                 node_of(cluster, 1).topics.add_partitions("t", 2, None)
             )
-        await until(lambda: held.is_held)
+        await until(lambda: len(held) > 0)
         await node_of(cluster, 2).topics.delete("t")
         await create(cluster, 2, 3)
         await append_new(cluster)
-        held.released.set()
+        held.release()
         await growing
         cluster.kill(3)
         await asyncio.sleep(2)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from insync.metadata.memory import MemoryStore, MemoryTree
 from insync.metadata.sqlite import SqliteStore
 from insync.metadata.store import Change, MetadataStore
+from insync.sim.sqlite_tree import SqliteTree
 
 DEADLINE_S = 10.0
 CHANGE_LOG_MAX = 40
@@ -27,8 +28,11 @@ class World(Protocol):
 
 class MemoryWorld:
     def __init__(self, _: Path) -> None:
-        self._tree = MemoryTree(change_log_steps_max=CHANGE_LOG_MAX)
+        self._tree = self._new_tree()
         self._stores: list[MemoryStore] = []
+
+    def _new_tree(self) -> MemoryTree:
+        return MemoryTree(change_log_steps_max=CHANGE_LOG_MAX)
 
     async def open(self) -> MetadataStore:
         store = MemoryStore(self._tree, clock_ms=lambda: 0)
@@ -50,6 +54,12 @@ class MemoryWorld:
     async def close(self) -> None:
         for store in self._stores:
             await store.close()
+        self._tree.close()
+
+
+class SimulatedSqliteWorld(MemoryWorld):
+    def _new_tree(self) -> MemoryTree:
+        return SqliteTree(change_log_steps_max=CHANGE_LOG_MAX)
 
 
 class SqliteWorld:
@@ -86,7 +96,11 @@ class SqliteWorld:
             await store.close()
 
 
-WORLDS: dict[str, Callable[[Path], World]] = {"memory": MemoryWorld, "sqlite": SqliteWorld}
+WORLDS: dict[str, Callable[[Path], World]] = {
+    "memory": MemoryWorld,
+    "sqlite": SqliteWorld,
+    "simulated sqlite": SimulatedSqliteWorld,
+}
 
 
 Scenario = Callable[[World], Coroutine[Any, Any, None]]
