@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # What each lane takes from the one suite. A test with no mark is quick and starts nothing.
 UNIT    := not process and not spark and not interop and not long
-QUICK   := $(UNIT) and not slow
+FAST    := $(UNIT) and not slow
 # With the searches, which `test` makes longer, every unit test runs once.
 PLAIN   := $(UNIT) and not property
 SEARCH  := property and not process and not spark and not interop and not long
@@ -109,7 +109,7 @@ types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-MARKS   := $(QUICK)
+MARKS   := $(FAST)
 units: $(READY)
 	$(BIN)/pytest -n auto --dist worksteal -m "$(MARKS)" $(IGNORED)
 

@@ -16,12 +16,25 @@ from insync.broker.replication.leader_fetcher import LeaderFetcher
 from insync.client.connection import Disconnected
 from insync.controller.controller import Controller
 from insync.metadata import paths
+from insync.metadata.records import encode_config
+from insync.metadata.store import Operation, Write
 from insync.node.background import RESTART_MS, run_for_ever
 from insync.sim.cluster import Cluster
 from insync.sim.virtual_loop import VirtualLoop
 from insync.storage.log import Log
 from insync.wire.apis import Api
-from support.sim.few_brokers import client_of, isr_of, node_of, play, replica_of, topic, until
+from support.sim.few_brokers import (
+    KEY,
+    PATH,
+    client_of,
+    isr_of,
+    node_of,
+    play,
+    replica_of,
+    state_of,
+    topic,
+    until,
+)
 from support.sim.one_broker import Client, OneBroker, on_virtual_time
 from support.sim.reassignments import ask
 
@@ -96,6 +109,54 @@ def test_an_isr_change_is_written_after_an_unexpected_error(
         await client_of(cluster).append_once([b"x"])
         await until(lambda: isr_of(cluster) == [1, 2], within_s=20)
         assert next(failures, False) is False, "it failed twice"
+
+    play(scenario)
+
+
+def test_a_failed_log_is_reported_after_an_unexpected_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster)
+        failures = iter([True, True])
+
+        def is_to_fail(*step: Operation) -> bool:
+            return step[0].path.startswith(paths.FAILED_REPLICAS) and next(failures, False)
+
+        fails_when(monkeypatch, cluster.brokers[2].store, "commit", is_to_fail)
+        node_of(cluster, 2).directory.logs[KEY].fail("its disk failed")
+        await until(lambda: 2 not in isr_of(cluster), within_s=20)
+        assert next(failures, False) is False, "it failed twice"
+
+    play(scenario)
+
+
+def test_eligible_replicas_are_removed_after_an_unexpected_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """acks=all waits until no replica outside the ISR may be elected."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, config={"min.insync.replicas": "2"})
+        for number in (2, 3):
+            cluster.kill(number)
+            await until(lambda gone=number: gone not in isr_of(cluster))  # type: ignore[misc]
+        assert state_of(cluster)["eligible"]
+        failures = iter([True, True])
+        store = cluster.brokers[1].store
+        fails_when(
+            monkeypatch,
+            store,
+            "commit",
+            lambda *step: step[0].path == PATH and next(failures, False),
+        )
+        path = paths.topic_config(KEY[0])
+        version = cluster.tree.entries[path].version
+        config = encode_config({"min.insync.replicas": "1"})
+        cluster.tree.step([Write(path, config, version)], None)
+        await until(lambda: "eligible" not in state_of(cluster), within_s=20)
+        assert next(failures, False) is False, "it failed twice"
+        assert await client_of(cluster).append([b"x"]) == 0
 
     play(scenario)
 

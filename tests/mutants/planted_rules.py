@@ -100,9 +100,9 @@ RULES = (
             ),
             Edit(
                 "broker/replication/isr_commits.py",
-                "                if conflict.path != paths.partition_state(*replica.key):\n"
-                "                    self._loop.run(self._on_refusal, replica, change)\n",
+                "            if conflict.path != paths.partition_state(*replica.key):\n"
                 "                self._loop.run(self._on_refusal, replica, change)\n",
+                "            self._loop.run(self._on_refusal, replica, change)\n",
             ),
         ),
     ),

@@ -71,7 +71,7 @@ BROKER_CHECK_PATHS = (
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
 NO_CONFIG: Mapping[str, str] = {}
-BROKER_GONE, PREFERRED = "a broker came or went", "back to the preferred replica"
+BROKERS_CHANGED, PREFERRED = "a broker came or went", "back to the preferred replica"
 RESIGNED, NO_ELECTION = "its leader resigned", ""
 
 logger = logging.getLogger(__name__)
@@ -255,7 +255,10 @@ class Controller:
             ended = [broker for broker in handled if live.get(broker) != handled[broker]]
             changed = self._states_after(live, ended)
             await self._commit(
-                changed, live, final_operations=self._mark_handled(live, handled), cause=BROKER_GONE
+                changed,
+                live,
+                final_operations=self._mark_handled(live, handled),
+                cause=BROKERS_CHANGED,
             )
         except BaseException:
             self._is_broker_check_due = True

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from insync.broker.admin.described_partition import describe_partition, reported_offline
 from insync.metadata import paths
 from insync.metadata.records import TopicRecord, encode_state
 from insync.metadata.store import Create
@@ -16,6 +17,7 @@ from insync.rules.partition_state import PartitionState
 from insync.rules.values import LeaderEpoch
 from insync.sim.cluster import Cluster
 from support.sim.few_brokers import (
+    KEY,
     ONE,
     THREE,
     TWO,
@@ -115,6 +117,28 @@ def test_the_last_isr_member_is_kept_after_every_log_failed() -> None:
         assert isr_of(cluster) == [3]
 
     play(scenario, settings=FLUSHED_OFTEN)
+
+
+def test_metadata_lists_a_failed_replica_as_offline() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, TWO, THREE))
+        assert offline_in_metadata(cluster) == ()
+        await append_and_fail(cluster, 2)
+        await until(lambda: offline_in_metadata(cluster) == (2,))
+        cluster.kill(3)
+        await until(lambda: offline_in_metadata(cluster) == (2, 3))
+        cluster.kill(2)
+        for number in (2, 3):
+            await cluster.start(number)
+        await until(lambda: offline_in_metadata(cluster) == ())
+
+    play(scenario, settings=FLUSHED_OFTEN)
+
+
+def offline_in_metadata(cluster: Cluster) -> tuple[int, ...]:
+    view = node_of(cluster, 1).view
+    fields = describe_partition(view, KEY, reported_offline(view))
+    return tuple(sorted(fields["offline_replicas"]))
 
 
 @pytest.mark.parametrize("hook", ["before_controller_step", "after_controller_step"])

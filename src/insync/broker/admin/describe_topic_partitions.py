@@ -6,7 +6,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from insync.broker.cluster_view import ClusterView
+from insync.broker.admin.described_partition import (
+    OfflineByPath,
+    describe_partition,
+    reported_offline,
+)
+from insync.broker.cluster_view import ClusterView, TopicPartition
 from insync.metadata.errors import BadTopicName
 from insync.metadata.paths import checked_topic_name
 from insync.wire.any_version import Values
@@ -28,6 +33,7 @@ class DescribeTopicPartitions:
                 return {"topics": [_error(name, ErrorCode.invalid_request) for name in refused]}
             names = [name for name in names if name >= cursor.topic_name]
         remaining = max(1, min(PARTITIONS_MAX, request.response_partition_limit))
+        offline = reported_offline(self._view)
         described: list[Values] = []
         for name in names:
             topic = self._view.topics.get(name)
@@ -45,7 +51,8 @@ class DescribeTopicPartitions:
                     "topic_id": topic.topic_id,
                     "is_internal": name.startswith("__"),
                     "partitions": [
-                        self._describe_partition(name, number) for number in range(first, last)
+                        self._describe_partition((name, number), offline)
+                        for number in range(first, last)
                     ],
                 }
             )
@@ -54,18 +61,11 @@ class DescribeTopicPartitions:
                 return _page(described, next_topic=name, next_partition=last)
         return {"topics": described, "next_cursor": None}
 
-    def _describe_partition(self, name: str, number: int) -> Values:
-        state, live = self._view.states[name, number], self._view.live
-        has_leader = state.leader is not None and state.leader in live
+    def _describe_partition(self, key: TopicPartition, offline: OfflineByPath) -> Values:
         return {
-            "partition_index": number,
-            "leader_id": state.leader if has_leader else -1,
-            "leader_epoch": state.leader_epoch,
-            "replica_nodes": state.replicas,
-            "isr_nodes": state.isr,
-            "eligible_leader_replicas": (),
+            **describe_partition(self._view, key, offline),
+            "eligible_leader_replicas": self._view.states[key].eligible,
             "last_known_elr": (),
-            "offline_replicas": tuple(b for b in state.replicas if b not in live),
         }
 
 

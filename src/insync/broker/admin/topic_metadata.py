@@ -7,8 +7,13 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from insync.broker.admin.described_partition import (
+    OfflineByPath,
+    describe_partition,
+    reported_offline,
+)
 from insync.broker.admin.topics import RequestedTopic, TopicRefused, Topics
-from insync.broker.cluster_view import ClusterView
+from insync.broker.cluster_view import ClusterView, TopicPartition
 from insync.broker.server.describe_cluster import controller_id
 from insync.broker.settings import Settings
 from insync.wire.any_version import Values
@@ -28,13 +33,15 @@ class Metadata:
     async def answer(self, request: Any) -> Values:
         await self._view.wait_until_current()
         requested = request.topics
+        offline = reported_offline(self._view)
         if requested is None or (request.__version__ == 0 and not requested):
-            described = [self._describe(name) for name in sorted(self._view.topics)]
+            described = [self._describe(name, offline) for name in sorted(self._view.topics)]
         else:
             may_create = getattr(request, "allow_auto_topic_creation", True)
             count_before = len(self._view.topics)
             described = [
-                await self._find_or_create(topic, may_create=may_create) for topic in requested
+                await self._find_or_create(topic, offline, may_create=may_create)
+                for topic in requested
             ]
             if len(self._view.topics) > count_before:
                 await self._topics.wait_until_propagated()
@@ -48,7 +55,9 @@ class Metadata:
             "topics": described,
         }
 
-    async def _find_or_create(self, requested: Any, *, may_create: bool) -> Values:
+    async def _find_or_create(
+        self, requested: Any, offline: OfflineByPath, *, may_create: bool
+    ) -> Values:
         name: str | None = requested.name
         topic_id: UUID | None = getattr(requested, "topic_id", None)
         if name is None:
@@ -62,7 +71,7 @@ class Metadata:
                     "name": None,
                 }
         if name in self._view.topics:
-            return self._describe(name)
+            return self._describe(name, offline)
         if not may_create or not self._settings.broker.auto_create_topics_enable:
             return {"error_code": ErrorCode.unknown_topic_or_partition, "name": name}
         try:
@@ -70,9 +79,9 @@ class Metadata:
         except TopicRefused as refused:
             if refused.code is not ErrorCode.topic_already_exists:
                 return {"error_code": refused.code, "name": name}
-        return self._describe(name)
+        return self._describe(name, offline)
 
-    def _describe(self, name: str) -> Values:
+    def _describe(self, name: str, offline: OfflineByPath) -> Values:
         topic = self._view.topics.get(name)
         if topic is None:
             return {"error_code": ErrorCode.unknown_topic_or_partition, "name": name}
@@ -81,20 +90,13 @@ class Metadata:
             "topic_id": topic.topic_id,
             "is_internal": name.startswith("__"),
             "partitions": [
-                self._describe_partition(name, number) for number in range(topic.partitions)
+                self._describe_partition((name, number), offline)
+                for number in range(topic.partitions)
             ],
         }
 
-    def _describe_partition(self, name: str, number: int) -> Values:
-        state = self._view.states[name, number]
-        live = self._view.live
-        has_leader = state.leader is not None and state.leader in live
-        return {
-            "error_code": ErrorCode.none if has_leader else ErrorCode.leader_not_available,
-            "partition_index": number,
-            "leader_id": state.leader if has_leader else -1,
-            "leader_epoch": state.leader_epoch,
-            "replica_nodes": state.replicas,
-            "isr_nodes": state.isr,
-            "offline_replicas": tuple(b for b in state.replicas if b not in live),
-        }
+    def _describe_partition(self, key: TopicPartition, offline: OfflineByPath) -> Values:
+        fields = describe_partition(self._view, key, offline)
+        has_leader = fields["leader_id"] >= 0
+        code = ErrorCode.none if has_leader else ErrorCode.leader_not_available
+        return {"error_code": code, **fields}

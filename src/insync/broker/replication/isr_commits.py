@@ -7,17 +7,15 @@ from the partition state, as every change is: the leader stays on its maximal IS
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final
 
 from insync.broker.broker_loop import BrokerLoop
 from insync.broker.cluster_view import ClusterView
 from insync.broker.replication.replica import Replica
+from insync.broker.replication.store_tasks import StoreTasks, repeat_until_known
 from insync.metadata import paths
-from insync.metadata.errors import Conflict, SessionEnded, Unavailable
+from insync.metadata.errors import Conflict, SessionEnded
 from insync.metadata.records import OfflineReplica, encode_state
 from insync.metadata.store import Check, CheckAbsent, Delete, MetadataStore, Operation, Write
 from insync.rules import isr as isr_rules
@@ -25,11 +23,6 @@ from insync.rules.eligible import eligible_after
 from insync.rules.isr import IsrChange
 from insync.rules.leadership import Leadership
 from insync.rules.values import Incarnation
-
-RETRY_MS: Final = 50  # within this time every broker has heard of a change
-UNEXPECTED_RETRY_MS: Final = 1_000
-
-logger = logging.getLogger(__name__)
 
 
 class IsrCommits:
@@ -49,77 +42,79 @@ class IsrCommits:
         self._loop = loop
         self._on_refusal = on_refusal
         self._on_later_state = on_later_state
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = StoreTasks()
 
     def commit(self, replica: Replica, proposal: Leadership) -> None:
         """Begin to write the ISR that this state proposes."""
-        task = asyncio.get_running_loop().create_task(self._commit(replica, proposal))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # A change that stays pending would stop the high watermark for good.
+        self._start(
+            lambda: self._try_to_commit(replica, proposal),
+            replica,
+            "an ISR change could not be written",
+        )
 
     def remove_eligible(self, replica: Replica) -> None:
         """Begin to write that no replica outside the ISR is eligible: acks=all waits for it."""
-        task = asyncio.get_running_loop().create_task(self._remove_eligible(replica))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(
+            lambda: self._try_to_remove_eligible(replica),
+            replica,
+            "eligible replicas could not be removed",
+        )
 
-    async def _remove_eligible(self, replica: Replica) -> None:
-        path = paths.partition_state(*replica.key)
-        while replica.term is not None:
-            state = self._view.states.get(replica.key)
-            if state is None or state.leader_epoch != replica.term.epoch or not state.eligible:
-                return
-            try:
-                await self._store.commit(
-                    Write(
-                        path,
-                        encode_state(replace(state, eligible=())),
-                        self._view.versions[replica.key],
-                    ),
-                    Check(paths.broker_incarnation(self.incarnation)),
-                    Check(paths.topic_id(replica.topic_id)),
-                )
-            except Conflict as conflict:
-                if conflict.path != path:
-                    return
-            except SessionEnded:
-                return
-            except Unavailable:
-                await asyncio.sleep(RETRY_MS / 1_000)
+    def _start(self, attempt: Callable[[], Awaitable[bool]], replica: Replica, what: str) -> None:
+        topic, partition = replica.key
+        self._tasks.start(repeat_until_known(attempt, f"{topic}-{partition}: {what}"))
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
-    async def _commit(self, replica: Replica, proposal: Leadership) -> None:
+    async def _try_to_remove_eligible(self, replica: Replica) -> bool:
+        """Whether there is nothing left to do."""
+        path = paths.partition_state(*replica.key)
+        state = self._view.states.get(replica.key)
+        if replica.term is None or state is None or not state.eligible:
+            return True
+        if state.leader_epoch != replica.term.epoch:
+            return True
+        try:
+            await self._store.commit(
+                Write(
+                    path,
+                    encode_state(replace(state, eligible=())),
+                    self._view.versions[replica.key],
+                ),
+                Check(paths.broker_incarnation(self.incarnation)),
+                Check(paths.topic_id(replica.topic_id)),
+            )
+        except Conflict as conflict:
+            return conflict.path != path  # else by the state as it is now
+        except SessionEnded:
+            pass
+        return True
+
+    async def _try_to_commit(self, replica: Replica, proposal: Leadership) -> bool:
+        """Whether the outcome is known."""
         change = proposal.isr
         assert not isinstance(change, isr_rules.Stable), "nothing is proposed"
-        while replica.term is not None and replica.term.isr == change:
-            if self._view.versions.get(replica.key) != change.version:
-                self._loop.run(self._on_later_state, replica)  # which settles the change
-                return
-            try:
-                operations = self.operations(replica, proposal)
-                if operations is None:
-                    self._loop.run(self._on_refusal, replica, change)
-                    return
-                await self._store.commit(*operations)
-            except Conflict as conflict:
-                # Another state is read from the view. If the state is as it was, a broker or the
-                # topic is gone, and the change can never be made.
-                if conflict.path != paths.partition_state(*replica.key):
-                    self._loop.run(self._on_refusal, replica, change)
-                return
-            except SessionEnded:
-                return  # this broker leads nothing until it has registered again
-            except Unavailable:
-                await asyncio.sleep(RETRY_MS / 1_000)
-            except Exception:  # a change that stays pending would stop the high watermark for good
-                logger.exception("%s-%d: an ISR change could not be written", *replica.key)
-                await asyncio.sleep(UNEXPECTED_RETRY_MS / 1_000)
-            else:
-                return
+        if replica.term is None or replica.term.isr != change:
+            return True
+        if self._view.versions.get(replica.key) != change.version:
+            self._loop.run(self._on_later_state, replica)  # which settles the change
+            return True
+        operations = self.operations(replica, proposal)
+        if operations is None:
+            self._loop.run(self._on_refusal, replica, change)
+            return True
+        try:
+            await self._store.commit(*operations)
+        except Conflict as conflict:
+            # Another state is read from the view. If the state is as it was, a broker or the
+            # topic is gone, and the change can never be made.
+            if conflict.path != paths.partition_state(*replica.key):
+                self._loop.run(self._on_refusal, replica, change)
+        except SessionEnded:
+            pass  # this broker leads nothing until it has registered again
+        return True
 
     def operations(self, replica: Replica, proposal: Leadership) -> list[Operation] | None:
         """The conditional write; None if it can no longer succeed.

@@ -20,20 +20,19 @@ a delayed fetch of that time may still reach the leader.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from insync.broker.replication.replica import Replica
+from insync.broker.replication.store_tasks import StoreTasks, repeat_until_known
 from insync.metadata import paths
-from insync.metadata.errors import Conflict, SessionEnded, Unavailable
+from insync.metadata.errors import Conflict, SessionEnded
 from insync.metadata.records import OfflineReplica
 from insync.metadata.store import Check, Create, Delete, Entry, MetadataStore, Operation, Write
 from insync.rules.values import BrokerId, Incarnation
 
-RETRY_MS: Final = 50
 REASON_CHARACTERS_MAX: Final = 500
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class OfflineReports:
         self._damaged: set[TopicPartition] = set()  # in the store since this incarnation's report
         self.unopened: set[TopicPartition] = set()  # reported as failed, perhaps, in this one
         self._reporting_unopened: set[TopicPartition] = set()  # the registration is on its way
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = StoreTasks()
 
     def registered(self, incarnation: Incarnation) -> None:
         """Reports of an earlier incarnation ended with its session."""
@@ -196,25 +195,24 @@ class OfflineReports:
         """Make a step. `on_done` is called when it is made, or cannot be made as it is: it may
         have been made before, and the response was lost.
         """
-        task = asyncio.get_running_loop().create_task(self._commit(*operations, on_done=on_done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(
+            repeat_until_known(
+                lambda: self._try_to_commit(operations, on_done),
+                f"the report of {operations[0].path} could not be written",
+            )
+        )
 
-    async def _commit(self, *operations: Operation, on_done: Callable[[], None]) -> None:
-        while True:
-            try:
-                await self._store.commit(*operations)
-            except Unavailable:
-                await asyncio.sleep(RETRY_MS / 1_000)
-                continue
-            except SessionEnded:
-                return  # the next registration reports it
-            except Conflict:
-                pass  # made already, or the topic is gone
-            on_done()
-            return
+    async def _try_to_commit(
+        self, operations: tuple[Operation, ...], on_done: Callable[[], None]
+    ) -> bool:
+        try:
+            await self._store.commit(*operations)
+        except SessionEnded:
+            return True  # the next registration reports it
+        except Conflict:
+            pass  # made already, or the topic is gone
+        on_done()
+        return True
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()

@@ -8,12 +8,12 @@ leads on.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 
 from insync.broker.cluster_view import ClusterView
 from insync.broker.replication.replica import Replica
+from insync.broker.replication.store_tasks import StoreTasks
 from insync.metadata import paths
 from insync.metadata.cooldowns import brokers_in_cooldown
 from insync.metadata.errors import Conflict, SessionEnded, Unavailable
@@ -34,7 +34,7 @@ class ResignationRequests:
         self._broker = broker
         self._store = store
         self._view = view
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = StoreTasks()
         self._stalls: dict[int, StallRecord] = {}  # by the lag limit of partitions led here
 
     def on_stall(self, stall: Stall, lag_limits_ms: Iterable[int]) -> None:
@@ -66,9 +66,7 @@ class ResignationRequests:
             topic_id=replica.topic_id, leader=self._broker, leader_epoch=replica.epoch, why=why
         )
         logger.info("%s-%d: this leader resigns: %s", *replica.key, why)
-        task = asyncio.get_running_loop().create_task(self._commit(replica, request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._commit(replica, request))
 
     async def _commit(self, replica: Replica, request: Resignation) -> None:
         try:
@@ -85,9 +83,7 @@ class ResignationRequests:
             logger.exception("%s-%d: could not write the resignation", *replica.key)
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
 
 def _longest_waiting_follower(term: Leadership) -> str:
