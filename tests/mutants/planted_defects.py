@@ -44,7 +44,7 @@ DEFECTS = (
         edits=(
             Edit(
                 DIRECTORY,
-                "        for key, held in self.held.items():\n"
+                "        for key, held in self.held.noted.items():\n"
                 "            self._check_against_checkpoint(key, held)",
                 "        for key, held in dict[Partition, HeldReplica]().items():\n"
                 "            self._check_against_checkpoint(key, held)",

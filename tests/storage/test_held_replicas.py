@@ -62,7 +62,7 @@ def test_a_log_that_matches_its_inventory_is_intact() -> None:
     disk, _ = directory_with(3, high_watermark=3)
     again = opened(disk)
     assert again.damaged == {}
-    assert again.held == {KEY: HeldReplica(OURS, 3)}
+    assert again.held.noted == {KEY: HeldReplica(OURS, 3)}
 
 
 def test_a_log_that_is_missing_or_short_is_damaged_until_that_is_ended() -> None:
@@ -74,7 +74,7 @@ def test_a_log_that_is_missing_or_short_is_damaged_until_that_is_ended() -> None
         assert list(again.damaged) == [KEY]
         again.create(*KEY, topic_id=OURS, now_ms=0)
         again.write_held_replicas(lambda _: 0)
-        assert again.held[KEY].high_watermark == 3, "the note of a damaged log stays"
+        assert again.held.noted[KEY].high_watermark == 3, "the note of a damaged log stays"
     again.end_damage(KEY)
     assert opened(disk).damaged == {}
 
@@ -97,14 +97,14 @@ def test_another_topic_of_that_name_is_not_damaged() -> None:
     again.create(*KEY, topic_id=OTHER, now_ms=0)
     assert again.damaged == {}
     again.write_held_replicas()
-    assert again.held == {KEY: HeldReplica(OTHER, 0)}
+    assert again.held.noted == {KEY: HeldReplica(OTHER, 0)}
 
 
 def test_a_deleted_log_is_forgotten() -> None:
     disk, directory = directory_with(3, high_watermark=3)
     directory.delete(*KEY)
     directory.write_held_replicas()
-    assert opened(disk).held == {}
+    assert opened(disk).held.noted == {}
 
 
 def test_the_watermark_is_lowered_durably_before_a_truncation() -> None:
@@ -121,7 +121,7 @@ def test_the_watermark_is_lowered_durably_before_a_truncation() -> None:
     log.truncate_fully(1)
     assert set(seen) == {1}
     directory.write_held_replicas(lambda _: 3)
-    assert directory.held[KEY].high_watermark == 1, "never beyond the log"
+    assert directory.held.noted[KEY].high_watermark == 1, "never beyond the log"
 
 
 def test_a_truncation_waits_until_it_is_noted() -> None:

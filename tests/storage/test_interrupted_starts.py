@@ -248,3 +248,24 @@ def test_files_of_a_deleted_log_are_not_removed_from_its_namesake() -> None:
     fill(log, range(3))
     old.remove_expired_files()
     assert f"{FOLDER}/{0:020d}.log" in segments(disk)
+
+
+def test_a_start_that_a_loss_of_power_lowered_stays_low() -> None:
+    """The records up to the old start are gone: their offsets are assigned again, and served."""
+    disk = MemoryDisk()
+    directory = LogDirectory.open(
+        disk, "/data", cluster_id="c", broker_id=1, lock=True, now_ms=0, config_of=lambda _: CONFIG
+    )
+    log = directory.create(*KEY, topic_id=TOPIC_ID, now_ms=0)
+    fill(log, range(3))
+    log.delete_records_before(5)
+    disk.open(f"{FOLDER}/segment-inventory").flush()
+    disk.open(f"{FOLDER}/partition.metadata").flush()
+    disk.lose_power()  # the records were not flushed
+    log = opened(disk).logs[KEY]
+    assert (log.start, log.end) == (0, 0)
+    fill(log, range(2))
+    for _ in range(2):
+        disk.crash()
+        log = opened(disk).logs[KEY]
+        assert (log.start, log.end) == (0, 4)

@@ -20,7 +20,7 @@ from insync.storage.checkpoints import (
     write_offset,
     write_offsets,
 )
-from insync.storage.directory import LogDirectory, log_name, read_topic_id
+from insync.storage.directory import LogDirectory, log_name
 from insync.storage.disk import Disk, RealDisk
 from insync.storage.errors import (
     BadLogName,
@@ -32,6 +32,7 @@ from insync.storage.errors import (
     WrongDirectory,
 )
 from insync.storage.memory_disk import MemoryDisk
+from insync.storage.partition_metadata import read_topic_id
 from support.storage.log_model import CONFIG, append, batch, read_all
 
 OLD, NEW = UUID(int=1), UUID(int=2)

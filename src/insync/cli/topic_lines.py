@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from insync.client.admin import ConfigValue, Partition, Topic
 from insync.wire.configs import ConfigSource
+from insync.wire.uuid_text import write_uuid
 
 COLLISION = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') "
@@ -21,7 +21,7 @@ def topic_id(topic: Topic) -> str | None:
     """As Kafka writes ids: 22 characters."""
     if topic.topic_id is None:
         return None
-    return urlsafe_b64encode(topic.topic_id.bytes).decode().rstrip("=")
+    return write_uuid(topic.topic_id)
 
 
 def topic_row(topic: Topic, settings: Mapping[str, ConfigValue] | None) -> Row:

@@ -32,7 +32,7 @@ from insync.storage.metadata_checkpoint import (
     read_metadata_checkpoint,
     write_metadata_checkpoint,
 )
-from insync.storage.owner import format_id
+from insync.wire.uuid_text import write_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -159,12 +159,14 @@ def known_directory(store: MetadataStore, broker: BrokerId) -> UUID | None:
 
 def _describe(directory_id: UUID | None) -> str:
     return (
-        "a directory without id" if directory_id is None else f"directory {format_id(directory_id)}"
+        "a directory without id"
+        if directory_id is None
+        else f"directory {write_uuid(directory_id)}"
     )
 
 
 def _describe_known(known: UUID | None) -> str:
-    return "another directory" if known is None else f"directory {format_id(known)}"
+    return "another directory" if known is None else f"directory {write_uuid(known)}"
 
 
 class MetadataCheckpoints:

@@ -20,7 +20,7 @@ from insync.metadata.store import Check, Create, Delete, MetadataStore, Operatio
 from insync.node.admission import DirectoryRefused
 from insync.node.corrections import Corrections
 from insync.rules.values import BrokerId, Incarnation
-from insync.storage.owner import format_id
+from insync.wire.uuid_text import write_uuid
 
 RETRY_S: Final = 0.1
 SESSION_END_WITHIN_S: Final = 3.0
@@ -124,8 +124,8 @@ class Registration:
             return
         assert record.directory_id is not None
         problem = (
-            f"broker {self._broker} is registered with directory {format_id(record.directory_id)}, "
-            f"at {record.host}:{record.port}"
+            f"broker {self._broker} is registered with directory "
+            f"{write_uuid(record.directory_id)}, at {record.host}:{record.port}"
         )
         if has_waited:
             raise DirectoryRefused(f"{problem}; stop that process first, or set another node.id")
@@ -178,6 +178,6 @@ class Registration:
         if self._directory.is_another:
             return Write(path, encode_directory(own), entry.version)
         raise DirectoryRefused(
-            f"the metadata store knows broker {self._broker} with directory {format_id(known)}, "
-            f"and this is directory {format_id(own)}; another process took this broker's id"
+            f"the metadata store knows broker {self._broker} with directory {write_uuid(known)}, "
+            f"and this is directory {write_uuid(own)}; another process took this broker's id"
         )

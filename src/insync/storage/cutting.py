@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from insync.storage.disk import Disk
+from insync.storage.producer_snapshots import note_producers, producers_at
 from insync.storage.producers import Producers
-from insync.storage.recovery import note_producers, producers_at
 from insync.storage.segment import Segment, SegmentCut
 
 

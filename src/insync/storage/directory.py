@@ -18,14 +18,11 @@ Anything else is left alone.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import errno
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -50,14 +47,14 @@ from insync.storage.errors import (
     StorageRefusal,
 )
 from insync.storage.files import FILES_OPEN_MAX, FilePool
-from insync.storage.held_replicas import HELD_REPLICAS, HeldReplica, read_held, write_held
+from insync.storage.held_replicas import HeldReplica, HeldReplicas
 from insync.storage.inventory import INVENTORY, Damage
 from insync.storage.log import Log
 from insync.storage.owner import Admit, admit_every_directory, claim
+from insync.storage.partition_metadata import TOPIC_ID, read_topic_id, write_topic_id
 
 LOCK: Final = ".lock"
 CLEAN: Final = ".clean-shutdown"
-TOPIC_ID: Final = "partition.metadata"
 DELETED: Final = ".delete"
 STRAY: Final = "-stray"
 
@@ -65,7 +62,8 @@ NAME_KEPT_CHARACTERS: Final = 200
 """Of a log's name when it is moved aside: with number and suffix it stays a legal file name."""
 
 FLUSH_AFTER_MS: Final = 60_000
-"""Records older than this are read through when a killed broker starts again, younger ones too."""
+"""A log is flushed at the latest so long after its last flush. A killed broker that starts again
+reads through what came later, and the last segment of each log."""
 
 _DELETED_NAME = re.compile(rf".*\.(\d+){re.escape(DELETED)}")
 _LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
@@ -94,10 +92,8 @@ class LogDirectory:
 
     - `logs` and `topic_ids` have the same keys: the logs that are open.
     - A log of another topic id is never used as the partition's log, nor deleted: it is set aside.
-    - `damaged` has the replicas that must not lead. The damage of an open log is noted with the
-      log, so it outlives a restart.
-    - The high watermark in `held` is never above the end of an intact log: a truncation lowers it
-      first (`_lower_watermark_before_truncation`).
+    - `damaged` has the replicas that must not lead. It outlives a restart, because the damage is
+      noted with the log, or the note in `held` still shows what the log lacks.
     - Logs are opened and removed in one thread. Other threads flush, write checkpoints and mark
       damage.
     """
@@ -127,15 +123,14 @@ class LogDirectory:
         self.unopened: dict[Partition, str] = {}
         """Replicas whose log the disk refused to open, and why. `create` tries again: what they
         lack, if anything, is known then."""
-        self.held: dict[Partition, HeldReplica] = {}
-        """As noted on disk. The note of a damaged log stays until the damage is ended."""
+        self.held = HeldReplicas(
+            disk, path, is_kept=lambda key: key in self.damaged or key in self.unopened
+        )
+        """Notes that show what a log lost. That of a damaged log stays until the damage ends."""
         self.on_failure: Callable[[Partition], None] = lambda _: None
         """Called when a log has failed or is found damaged, in the thread that noticed it."""
         self.has_new_logs = False
         """Whether a log is not noted yet: it should be before anything in it is committed."""
-        self._held_lock = Lock()  # held while a thread writes `held`
-        self._ceilings: dict[Partition, int] = {}  # ends of the cuts that are being made
-        self._is_held_flushed = False
         self._refused: dict[Partition, tuple[UUID | None, int]] = {}
         """Logs that could not be opened: topic id, if it could be read, and recovery point."""
         self._watermarks_at_start: dict[Partition, int] = {}
@@ -186,7 +181,7 @@ class LogDirectory:
     def create(self, topic: str, partition: int, *, topic_id: UUID, now_ms: int) -> Log:
         """The log of a partition of just this topic; data of an earlier namesake is set aside."""
         key, name = (topic, partition), log_name(topic, partition)
-        if key in self.held and self.held[key].topic_id != topic_id:
+        if (held := self.held.get(key)) is not None and held.topic_id != topic_id:
             self.damaged.pop(key, None)  # of an earlier topic of that name
         if key in self._refused:
             self._identify_refused(key, name)
@@ -213,8 +208,8 @@ class LogDirectory:
         log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=recovery_point)
         self._forget_refused(key)
         self._check_watermark(key, log)
-        if key in self.held:
-            self._check_against_checkpoint(key, self.held[key])
+        if (held := self.held.get(key)) is not None:
+            self._check_against_checkpoint(key, held)
         return log
 
     def _create_log(self, key: Partition, topic_id: UUID, now_ms: int) -> Log:
@@ -223,7 +218,7 @@ class LogDirectory:
             self._set_aside(key, now_ms)  # of a topic id that nothing here knows
         watermark = self._forget_watermark(key)
         self._disk.make_dirs(path)
-        self._disk.write_atomic(f"{path}/{TOPIC_ID}", _write_topic_id(topic_id))
+        self._disk.write_atomic(f"{path}/{TOPIC_ID}", write_topic_id(topic_id))
         log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=0)
         if key in self.damaged:  # its earlier files were set aside
             self.mark(key, Damage(reason=self.damaged[key], up_to=watermark))
@@ -247,7 +242,10 @@ class LogDirectory:
         self.damaged.pop(key, None)
 
     def mark(self, key: Partition, damage: Damage) -> None:
-        """As `mark_damaged`, with what a repair has to do. Noted with the log, if it is open."""
+        """Let the replica count as damaged, and note it with the log if that is open.
+
+        The log itself goes on, unlike after `mark_damaged`.
+        """
         self.damaged[key] = damage.reason
         if key in self.logs:
             try:
@@ -340,8 +338,8 @@ class LogDirectory:
         log = self._open_log(key, topic_id, now_ms=now_ms, recovery_point=0)
         self._forget_refused(key)
         self._check_watermark(key, log)
-        if key in self.held and self.held[key].topic_id == topic_id:
-            self._check_against_checkpoint(key, self.held[key])
+        if (held := self.held.get(key)) is not None and held.topic_id == topic_id:
+            self._check_against_checkpoint(key, held)
         return log
 
     def _has_segments(self, path: str) -> bool:
@@ -374,14 +372,13 @@ class LogDirectory:
         return self._read_offsets(WATERMARKS)
 
     def limit_watermark(self, key: Partition, topic_id: UUID, watermark: int) -> int:
-        """At most what was noted of this topic: the file of watermarks has no checksum, and names.
+        """At most what was noted of this topic.
 
-        Without a note, which directories of earlier versions lack, as the file says.
+        The file of watermarks has no checksum, and names where ids are needed. Without a note,
+        which directories of earlier versions lack, as the file says.
         """
-        held = self.held.get(key)
-        if held is None:
-            return watermark
-        return min(watermark, held.high_watermark) if held.topic_id == topic_id else 0
+        noted = self.held.high_watermark_of(key, topic_id)
+        return watermark if noted is None else min(watermark, noted)
 
     def write_watermarks(self, watermarks: Mapping[Partition, int]) -> None:
         """Write them if they changed. May run in another thread."""
@@ -417,11 +414,8 @@ class LogDirectory:
         """The log counts as whole from here on: its leader, or an operator, has accepted it."""
         log = self.logs[key]
         log.mark_damaged(None)
-        with self._held_lock:
-            before = self.held.get(key)
-            if before is not None and before.high_watermark > log.end:
-                self._write_held({**self.held, key: before._replace(high_watermark=log.end)})
-            self.damaged.pop(key, None)
+        self.held.lower(key, log.end)
+        self.damaged.pop(key, None)
 
     def forget_damage(self, key: Partition) -> None:
         """This broker has no replica of that partition any more."""
@@ -434,66 +428,17 @@ class LogDirectory:
         flush: bool = True,
     ) -> None:
         """Note which replicas there are and how far they are committed. May run in a thread."""
-        with self._held_lock:
-            kept = [*self.damaged, *self.unopened]
-            held = {key: self.held[key] for key in kept if key in self.held}
-            for key, log in list(self.logs.items()):
-                topic_id = self.topic_ids.get(key)
-                if topic_id is None or key in held:
-                    continue
-                before = self.held.get(key)
-                noted = 0 if before is None or before.topic_id != topic_id else before[1]
-                ceiling = self._ceilings.get(key)  # before `end`, which the cut lowers
-                mark = high_watermark_of(key)
-                mark = min(noted if mark is None else mark, log.end)
-                held[key] = HeldReplica(topic_id, mark if ceiling is None else min(mark, ceiling))
-            self._write_held(held, flush=flush)
-            self.has_new_logs = False
-
-    @contextmanager
-    def _lower_watermark_before_truncation(self, key: Partition, end: int) -> Iterator[None]:
-        """Note durably, before a log is cut, that its watermark is no higher than what is left.
-
-        Else a restart would take the cut for damage.
-        """
-        with self._held_lock:
-            self._ceilings[key] = end
-            before = self.held.get(key)
-            if before is not None and before.high_watermark > end and key not in self.damaged:
-                try:
-                    self._write_held({**self.held, key: before._replace(high_watermark=end)})
-                except BaseException:
-                    del self._ceilings[key]
-                    raise
-        try:
-            yield
-        finally:
-            del self._ceilings[key]
-
-    def _write_held(self, held: dict[Partition, HeldReplica], *, flush: bool = True) -> None:
-        path = f"{self.path}/{HELD_REPLICAS}"
-        if held != self.held:
-            self._disk.write_atomic(path, write_held(held))
-            self.held, self._is_held_flushed = held, False
-        if flush and held and not self._is_held_flushed:
-            self._disk.open(path).flush()
-            self._is_held_flushed = True
-
-    def _read_held(self) -> dict[Partition, HeldReplica]:
-        try:
-            return read_held(self._disk.read_all(f"{self.path}/{HELD_REPLICAS}"))
-        except DiskError as error:
-            # Without it a lost log would look like a new one: the disk may be readable later.
-            if error.errno != errno.ENOENT:
-                raise
-            return {}
-        except CorruptFile as error:
-            logger.warning("%s/%s is not used: %s", self.path, HELD_REPLICAS, error)
-            return {}
+        logs = [
+            (key, topic_id, log)
+            for key, log in list(self.logs.items())
+            if (topic_id := self.topic_ids.get(key)) is not None
+        ]
+        self.held.write(logs, high_watermark_of, flush=flush)
+        self.has_new_logs = False
 
     def _find_damage(self) -> None:
         """Compare the logs with what was noted of them."""
-        for key, held in self.held.items():
+        for key, held in self.held.noted.items():
             self._check_against_checkpoint(key, held)
 
     def _check_against_checkpoint(self, key: Partition, held: HeldReplica) -> None:
@@ -523,20 +468,20 @@ class LogDirectory:
             for log in list(self.logs.values()):
                 if log.recovery_point == log.end or log.has_failed:
                     log.flushed_at_ms = now_ms  # from here on something may wait
-                    self._note(log)
+                    self._note_and_remove_expired(log)
                     continue
                 patience_ms = min(FLUSH_AFTER_MS, log.config.flush_ms)
                 is_old = now_ms - log.flushed_at_ms >= patience_ms
-                if is_old or log.has_rolled or log.is_flush_due:
+                if is_old or log.has_unflushed_segment or log.is_flush_due:
                     log.flushed_at_ms = now_ms
                     try:
                         log.flush()
                     except StorageRefusal as refusal:
                         logger.warning("%s: not flushed: %s", log.path, refusal)
-                    self._note(log)
+                    self._note_and_remove_expired(log)
             self._write_recovery_points()
 
-    def _note(self, log: Log) -> None:
+    def _note_and_remove_expired(self, log: Log) -> None:
         """Note what is flushed, unless the log was deleted or failed meanwhile."""
         try:
             if not log.has_failed:
@@ -545,7 +490,8 @@ class LogDirectory:
         except DiskError as error:
             if not log.has_failed:
                 logger.warning(
-                    "%s: its inventory is not noted, or old segments not removed: %s",
+                    "%s: segment-inventory is not written, or expired segments are not deleted: %s;"
+                    " trying again",
                     log.path,
                     error,
                 )
@@ -558,7 +504,7 @@ class LogDirectory:
         with self._upkeep:
             for log in list(self.logs.values()):
                 if log.has_expired_files:
-                    self._note(log)
+                    self._note_and_remove_expired(log)
 
     def _write_recovery_points(self) -> None:
         points = {key: log.recovery_point for key, log in list(self.logs.items())}
@@ -612,7 +558,7 @@ class LogDirectory:
         self._disk.remove(f"{self.path}/{CLEAN}")
         points = self._read_offsets(RECOVERY_POINTS)
         self._watermarks_at_start = self.read_watermarks()
-        self.held = self._read_held()
+        self.held.read()
         for name in names:
             if (deleted := _DELETED_NAME.fullmatch(name)) is not None:
                 self._deleted_number = max(self._deleted_number, int(deleted[1]) + 1)
@@ -655,7 +601,9 @@ class LogDirectory:
         watermark = self._watermarks_at_start.get(key, 0)
         if log.damage is not None:
             self.damaged[key] = log.damage.reason
-        elif key not in self.held and log.end < watermark:  # a directory of an earlier version
+        elif (
+            self.held.get(key) is None and log.end < watermark
+        ):  # a directory of an earlier version
             logger.error(
                 "%s: damaged: it ends at offset %d, below its high watermark %d",
                 log_name(*key),
@@ -680,7 +628,7 @@ class LogDirectory:
 
     def _add(self, key: Partition, log: Log, topic_id: UUID) -> None:
         log.on_failure = lambda: self._on_failure(key, log)
-        log.lowering = partial(self._lower_watermark_before_truncation, key)
+        log.truncating = partial(self.held.lowered_before_truncation, key)
         self.logs[key], self.topic_ids[key] = log, topic_id
         self.has_new_logs = True
 
@@ -715,10 +663,9 @@ class LogDirectory:
         return log
 
     def _noted_watermark(self, key: Partition, topic_id: UUID) -> int:
-        held = self.held.get(key)
-        if held is None:  # a directory of an earlier version
-            return self._watermarks_at_start.get(key, 0)
-        return held.high_watermark if held.topic_id == topic_id else 0
+        noted = self.held.high_watermark_of(key, topic_id)
+        # Without a note it is a directory of an earlier version.
+        return self._watermarks_at_start.get(key, 0) if noted is None else noted
 
     def _flush_topic_id(self, path: str) -> None:
         """A log that loses it is set aside at the next start, with what was acknowledged."""
@@ -768,20 +715,3 @@ def _lock_directory(disk: Disk, path: str) -> DiskLock:
     if held is None:
         raise DirectoryInUse(f"{path} is used by another broker; stop it or give another log.dirs")
     return held
-
-
-def _write_topic_id(topic_id: UUID) -> bytes:
-    word = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-    return f"version: 0\ntopic_id: {word}\n".encode()
-
-
-def read_topic_id(data: bytes) -> UUID:
-    """The topic id in a partition.metadata file, as Kafka writes them."""
-    lines = data.decode("ascii", errors="replace").splitlines()
-    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
-    try:
-        if fields.get("version") != "0":
-            raise CorruptFile("partition.metadata of another version")
-        return UUID(bytes=base64.urlsafe_b64decode(fields.get("topic_id", "") + "=="))
-    except (ValueError, binascii.Error) as error:
-        raise CorruptFile("partition.metadata without a topic id") from error

@@ -18,8 +18,9 @@ start then goes by the segments' seals alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from crc32c import crc32c
 
@@ -116,6 +117,45 @@ class InventoryFile:
         if self.noted is not None and not self._is_flushed:
             self._disk.open(self._path).flush()
             self._is_flushed = True
+
+
+class Notable(Protocol):
+    """What is noted of a segment."""
+
+    base: int
+    end: int
+    size: int
+    first_crc: int
+
+
+def take_inventory(
+    segments: Sequence[Notable],
+    *,
+    identity: str,
+    start: int,
+    flushed: int,
+    epochs: EpochHistory,
+    damage: Damage | None,
+    closing: bool,
+) -> Inventory:
+    """The inventory of these segments, as far as they are flushed. `closing`: nothing follows."""
+    kept = [each for each in segments if each.base <= flushed]
+    active_base = kept[-1].base if kept else start
+    return Inventory(
+        identity=identity,
+        start=start,
+        segments=tuple(
+            NotedSegment(
+                base=each.base,
+                end=each.end if each.base < active_base else max(flushed, each.base),
+                size=each.size if each.base < active_base or closing else UNKNOWN,
+                first_crc=each.first_crc,
+            )
+            for each in kept
+        ),
+        epochs=epochs_checksum(epochs, start=start, end=flushed),
+        damage=damage,
+    )
 
 
 def epochs_checksum(history: EpochHistory, *, start: int, end: int) -> int:

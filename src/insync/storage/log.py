@@ -34,21 +34,18 @@ from insync.storage.errors import (
 )
 from insync.storage.files import FilePool
 from insync.storage.index import INT32_MAX
-from insync.storage.inventory import (
-    UNKNOWN,
-    Damage,
-    Inventory,
-    NotedSegment,
-    epochs_checksum,
-)
+from insync.storage.inventory import Damage, take_inventory
+from insync.storage.producer_snapshots import snapshot_path
 from insync.storage.producers import Producers
-from insync.storage.recovery import Opened, open_log, snapshot_path, with_epoch
+from insync.storage.recovery import Opened, open_log, with_epoch
 from insync.storage.retention import DeletedSegment
 from insync.storage.scrub import BadBatch, Part, ScrubPosition
 from insync.storage.segment import Segment, SegmentMark
 from insync.wire.batches import BatchHeader, CorruptBatch, check, stamp, whole_batches
 
 __all__ = ["WOULD_BLOCK", "AppendResult", "Log", "LogConfig", "ReadResult", "WouldBlock"]
+
+DELETED: Final = "was deleted"  # why a log refuses everything that is out of use, not failed
 
 HINTS_MAX: Final = 16
 """Readers of one log whose position in the file is kept: its followers and a few consumers."""
@@ -96,12 +93,12 @@ class Log:
         "damage",
         "epochs",
         "flushed_at_ms",
-        "lowering",
         "on_failure",
         "path",
         "producers",
         "recovery_point",
         "start",
+        "truncating",
     )
 
     def __init__(
@@ -127,8 +124,8 @@ class Log:
         self.recovery_point = min(opened.recovery_point, self.end)
         self.flushed_at_ms = 0  # by the clock of the caller of `LogDirectory.flush_due`
         self.on_failure: Callable[[], None] = _nothing  # called in the thread of the failure
-        self.lowering: Callable[[int], AbstractContextManager[None]] = _no_note
-        """Entered before a cut, with the end that it leaves, and left after it."""
+        self.truncating: Callable[[int], AbstractContextManager[None]] = _no_preparation
+        """Entered before a truncation, with the end that it leaves, and left after it."""
 
     @classmethod
     def open(
@@ -146,8 +143,8 @@ class Log:
     ) -> Log:
         """The log in a directory, made if it is not there; recovered unless stopped cleanly.
 
-        An inventory that names another `identity` (default: the path) is not used. A log that ends
-        below its noted `high_watermark` is damaged.
+        An inventory that names another `identity` (default: the path) is not used. `high_watermark`
+        is what was noted of this log: the caller decides what it means if the log ends below.
         """
         files = files or FilePool(disk)
         identity = path if identity is None else identity
@@ -168,8 +165,10 @@ class Log:
             # A killed process may have written its last records and not flushed them, and the
             # recovery point may be of records that were truncated since.
             log._flush()
-        is_new = opened.inventory.noted is None and log.end == 0
-        if log.damage is not None or is_new:
+        noted = opened.inventory.noted
+        is_new = noted is None and log.end == 0
+        starts_earlier = noted is not None and noted.start > log.start
+        if log.damage is not None or is_new or starts_earlier:
             # At once: the next start would find a log that is only shorter, or that begins later.
             log.note()
         return log
@@ -380,7 +379,11 @@ class Log:
 
     def _check_usable(self) -> None:
         if self._failure is not None:
-            raise LogFailed(f"{self.path} failed and needs a restart: {self._failure}")
+            raise LogFailed(
+                f"{self.path} {DELETED}"
+                if self._failure is DELETED
+                else f"{self.path} failed and needs a restart: {self._failure}"
+            )
 
     # Reading
 
@@ -527,7 +530,7 @@ class Log:
             self.truncate_fully(cut.offset)
             return True
         end = cut.kept[-1].end if cut.last is None else cut.last.end
-        with self.lowering(end), self._all_or_failed():
+        with self.truncating(end), self._all_or_failed():
             self._note_cut(cut.kept, start=self.start, end=end)
             # The newest first: whatever a crash leaves is a prefix of the log.
             for segment in reversed(self._segments[len(cut.kept) :]):
@@ -544,7 +547,7 @@ class Log:
     def truncate_fully(self, new_start: int) -> None:
         """Remove everything; the next record will get offset `new_start`."""
         self._check_usable()
-        with self.lowering(new_start), self._all_or_failed():
+        with self.truncating(new_start), self._all_or_failed():
             # Whether a crash leaves the log before this or after, it begins at or before that.
             self._note_cut((), start=max(self.start, new_start), end=0)
             while self._expired:  # one may have the name of the new segment
@@ -574,10 +577,10 @@ class Log:
             self._note(self._segments[len(below) :], start=offset, end=self.end)
             self.start = offset
         self._store_epochs(self.epochs.cut_start(Offset(offset)))
-        return self._remove_oldest(len(below))
+        return self._expire_oldest(len(below))
 
     def apply_retention(self, now_ms: int, *, up_to: int | None = None) -> list[DeletedSegment]:
-        """Remove segments too old or too many, none with a record at `up_to` (the watermark) on.
+        """Expire segments past retention.ms or retention.bytes, none with a record from `up_to` on.
 
         The last segment is never removed; one that has expired as a whole is rolled first.
         """
@@ -590,9 +593,9 @@ class Log:
                 self.roll()
             else:
                 count -= 1
-        return self._remove_oldest(count)
+        return self._expire_oldest(count)
 
-    def _remove_oldest(self, count: int) -> list[DeletedSegment]:
+    def _expire_oldest(self, count: int) -> list[DeletedSegment]:
         if count == 0:
             return []
         gone, kept = self._segments[:count], self._segments[count:]
@@ -714,23 +717,14 @@ class Log:
 
         Holds `files.cutting`, so that no thread notes what another is about to remove.
         """
-        flushed = min(self.recovery_point, end)
-        kept = [each for each in segments if each.base <= flushed]
-        active_base = kept[-1].base if kept else start
-        inventory = Inventory(
+        inventory = take_inventory(
+            segments,
             identity=self._identity,
             start=start,
-            segments=tuple(
-                NotedSegment(
-                    base=each.base,
-                    end=each.end if each.base < active_base else max(flushed, each.base),
-                    size=each.size if each.base < active_base or closing else UNKNOWN,
-                    first_crc=each.first_crc,
-                )
-                for each in kept
-            ),
-            epochs=epochs_checksum(self.epochs, start=start, end=flushed),
+            flushed=min(self.recovery_point, end),
+            epochs=self.epochs,
             damage=self.damage,
+            closing=closing,
         )
         is_noted = self._inventory.write(inventory)
         self._noted_state = self._state() if is_noted else ()
@@ -746,10 +740,10 @@ class Log:
         if noted is not None and end < noted.end:
             self._inventory.flush()
 
-    # Ending
+    # Flushing and closing
 
     @property
-    def has_rolled(self) -> bool:
+    def has_unflushed_segment(self) -> bool:
         """Whether a segment that is complete has yet to be flushed."""
         return self.recovery_point < self._segments[-1].base
 
@@ -817,7 +811,7 @@ class Log:
     def detach(self) -> None:
         """Refuse everything from now on: the directory is about to be moved or removed."""
         with self._files.cutting:  # a thread that removes files of this log sees that it failed
-            self.fail("it was deleted")
+            self.fail(DELETED)
         self._cuts += 2
         self.release()
 
@@ -831,7 +825,7 @@ def _nothing() -> None:
     pass
 
 
-def _no_note(_end: int) -> AbstractContextManager[None]:
+def _no_preparation(_end: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 

@@ -6,14 +6,13 @@ that comes with another directory comes without the logs it had.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 from uuid import UUID
 
 from insync.storage.disk import Disk
 from insync.storage.errors import DirectoryNotWritable, DiskError, WrongDirectory
+from insync.wire.uuid_text import read_uuid, write_uuid
 
 META: Final = "meta.properties"
 DIRECTORY_ID: Final = "directory.id"
@@ -59,7 +58,7 @@ def claim(
     admit(directory_id, is_new=is_new)
     if directory_id is None:
         directory_id = new_id()
-        _write(disk, path, {**expected, DIRECTORY_ID: format_id(directory_id)})
+        _write(disk, path, {**expected, DIRECTORY_ID: write_uuid(directory_id)})
     return directory_id
 
 
@@ -68,16 +67,11 @@ def _read_id(path: str, properties: Mapping[str, str]) -> UUID | None:
     if word is None:
         return None
     try:
-        return UUID(bytes=base64.urlsafe_b64decode(word + "=="))
-    except (ValueError, binascii.Error):
+        return read_uuid(word)
+    except ValueError:
         raise WrongDirectory(
             f"{path}/{META} says {DIRECTORY_ID}={word!r}, which is no id; restore the file"
         ) from None
-
-
-def format_id(directory_id: UUID) -> str:
-    """As Kafka writes ids: base64 without padding."""
-    return base64.urlsafe_b64encode(directory_id.bytes).rstrip(b"=").decode()
 
 
 def _write(disk: Disk, path: str, properties: Mapping[str, str]) -> None:

@@ -6,9 +6,7 @@ without is read through. After a clean stop the last segment's seal tells the re
 read. After any other stop the last segment is read through and CRCs are checked from the recovery
 point on, also in earlier segments; indexes, epochs and producers follow from what is kept.
 
-The log ends before the first batch that is not what it should be. What lies behind is set aside. If
-it may have been acknowledged, the log is damaged, and says so: everything in a segment that was
-complete, and everything that the inventory noted as flushed.
+What is not as it should be is set aside, and the log may be damaged (`segment_check`).
 """
 
 from __future__ import annotations
@@ -16,10 +14,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 from insync.rules.epochs import EpochHistory
 from insync.rules.values import LeaderEpoch, Offset
@@ -33,7 +29,7 @@ from insync.storage.checkpoints import (
 )
 from insync.storage.config import LogConfig
 from insync.storage.disk import Disk
-from insync.storage.errors import CorruptFile, DiskError
+from insync.storage.errors import CorruptFile
 from insync.storage.files import FilePool
 from insync.storage.inventory import (
     INVENTORY,
@@ -41,15 +37,14 @@ from insync.storage.inventory import (
     Damage,
     Inventory,
     InventoryFile,
-    NotedSegment,
     epochs_checksum,
     read_inventory,
 )
+from insync.storage.producer_snapshots import SNAPSHOT, producers_at, sealed_producers
 from insync.storage.producers import Producers
-from insync.storage.segment import DAMAGED, LOG, Segment, file_stem
+from insync.storage.segment import LOG, Segment, file_stem
+from insync.storage.segment_check import DamageNote, SegmentCheck
 from insync.wire.batches import BatchHeader
-
-SNAPSHOT: Final = ".snapshot"
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +78,11 @@ def open_log(
     high_watermark: int,
     identity: str,
 ) -> Opened:
+    """Open the log in this folder, which is made if it is not there.
+
+    A last segment that ends below `high_watermark` is checked with every CRC: damage seldom keeps
+    to one batch. Whether the log is damaged because of it is for the caller to decide.
+    """
     disk = files.disk
     disk.make_dirs(path)
     names = disk.list(path)
@@ -97,20 +97,20 @@ def open_log(
     found = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
     expired, segments = _split_at_start(found, base)
     inventory = InventoryFile(disk, path, noted)
-    damage_note = _DamageNote(inventory, Inventory(identity=identity, start=segments[0].base))
-    check = _SegmentCheck(segments, noted, damage_note, clean=clean, recovery_point=recovery_point)
+    damage_note = DamageNote(inventory, Inventory(identity=identity, start=segments[0].base))
+    check = SegmentCheck(segments, noted, damage_note, clean=clean, recovery_point=recovery_point)
     check.check_complete_segments()
     is_head_sound = check.check_last_head()
     last = segments[-1]
-    is_sealed = last.size == 0 or (clean and is_head_sound and last.read_seal())
+    needs_no_scan = last.size == 0 or (clean and is_head_sound and last.read_seal())
     start = _read_start(disk, path, names, segments[0].base, noted)
     stored_epochs = _read_epochs(disk, path, names)
     heads = {base: head for base, head in check.heads.items() if base >= start}
     known_epochs = _known_epochs(stored_epochs, noted, heads, end=last.end, clean=clean)
-    until = last.end if is_sealed else last.base
+    until = last.end if needs_no_scan else last.base
     epochs = _read_epochs_after(known_epochs, segments, until=until)
-    if is_sealed:
-        producers = _sealed_producers(disk, path, segments, now_ms)
+    if needs_no_scan:
+        producers = sealed_producers(disk, path, segments, now_ms)
     else:
         last_batches = _LastBatches(
             disk, path, segments, epochs=epochs, known=known_epochs, now_ms=now_ms
@@ -133,7 +133,7 @@ def open_log(
         # What was deleted is also lost: offsets up to the old start will be assigned again.
         start = last.end
         disk.write_atomic(f"{path}/{LOG_START}", write_offset(start))
-    _sweep(disk, path, names, segments)
+    _remove_left_overs(disk, path, names, segments)
     return Opened(
         segments=segments,
         start=start,
@@ -147,174 +147,6 @@ def open_log(
     )
 
 
-class _DamageNote:
-    """Notes damage durably before anything is removed because of it.
-
-    The start may not get to its end, and the next one would only find a shorter log.
-    """
-
-    def __init__(self, file: InventoryFile, empty: Inventory) -> None:
-        self._file = file
-        self._empty = empty  # if there is no inventory
-
-    def write(self, reason: str, *, up_to: int) -> None:
-        noted = self._file.noted or self._empty
-        damage = Damage(reason=reason, up_to=max(up_to, noted.end)).joined_with(noted.damage)
-        self._file.write_durably(replace(noted, damage=damage))
-
-
-class _SegmentCheck:
-    """Compares segments with the inventory, and ends the log before the first that differs."""
-
-    def __init__(
-        self,
-        segments: list[Segment],
-        noted: Inventory | None,
-        damage_note: _DamageNote,
-        *,
-        clean: bool,
-        recovery_point: int,
-    ) -> None:
-        self._segments = segments
-        self._noted = noted
-        self._damage_note = damage_note
-        self._complete = {} if noted is None else {each.base: each for each in noted.segments[:-1]}
-        self._clean = clean
-        self._recovery_point = recovery_point
-        self._problem: str | None = None
-        self._end = segments[-1].base
-        self.heads: dict[int, BatchHeader] = {}  # the first batch of each segment, by its base
-
-    def check_complete_segments(self) -> None:
-        """Check all segments but the last."""
-        for number, (segment, following) in enumerate(pairwise(self._segments)):
-            head = self._read_head(segment)
-            if isinstance(head, str):
-                self._problem = head
-                self._end_before(number, following.base)
-                return
-            self.heads[segment.base] = head
-            if not self._is_complete(segment, following.base):
-                self._problem = _incomplete(segment, following.base)
-                self._end_before(number + 1, following.base)
-                return
-            segment.unload()
-
-    def check_last_head(self) -> bool:
-        """Whether the last segment begins as it should; set it aside if it begins otherwise."""
-        last = self._segments[-1]
-        if last.size == 0:
-            return True
-        head = self._read_head(last)
-        if isinstance(head, BatchHeader):
-            self.heads[last.base] = head
-            return True
-        if not self._is_noted(last.base):
-            return False
-        self._problem = head
-        self._end_before(len(self._segments) - 1, last.base)
-        return True
-
-    def _read_head(self, segment: Segment) -> BatchHeader | str:
-        """The first batch, or why the segment is not the one that was noted."""
-        head = segment.read_head()
-        if head is None:
-            return f"{_name(segment)} does not begin with a batch of its base offset"
-        noted = self._find_noted(segment.base)
-        if noted is not None and noted.first_crc not in (UNKNOWN, head.crc):
-            return f"{_name(segment)} begins with another batch than it did"
-        return head
-
-    def _is_complete(self, segment: Segment, next_base: int) -> bool:
-        noted = self._complete.get(segment.base)
-        is_as_noted = noted is not None and (noted.size, noted.end) == (segment.size, next_base)
-        if is_as_noted or (noted is None and segment.read_seal() and segment.end == next_base):
-            if self._clean or next_base <= self._recovery_point:
-                return True
-            check_from = self._recovery_point
-        else:
-            check_from = segment.base
-        segment.recover(
-            _accept_every,
-            check_from=check_from,
-            expected_end=next_base,
-            before_cut=lambda: self._damage_note.write(
-                _incomplete(segment, next_base), up_to=self._segments[-1].base
-            ),
-        )
-        if segment.end != next_base:
-            return False
-        with suppress(DiskError):  # then the next start reads the segment again
-            segment.seal(producers=UNKNOWN)
-        return True
-
-    def _end_before(self, number: int, end: int) -> None:
-        """Set aside the segments from `number` on. An empty one takes the place of the first."""
-        segments = self._segments
-        self._end = max(end, segments[-1].base)
-        assert self._problem is not None, "why segments are set aside"
-        self._damage_note.write(self._problem, up_to=self._end)
-        for later in reversed(segments[number:]):
-            later.set_aside()
-        if number == 0:
-            segments[0].create_again()
-            number = 1
-        del segments[number:]
-
-    def note_damage_of_last(self) -> None:
-        """Before the end of the last segment is cut off: what was noted of it is damage if lost."""
-        end = self._segments[-1].end
-        if self._noted is not None and end < self._noted.end:
-            self._damage_note.write(_shortened(end, self._noted), up_to=self._noted.end)
-
-    def find_damage(self, path: str) -> Damage | None:
-        """What is missing of all that was noted, and of what was set aside."""
-        noted, first, end = self._noted, self._segments[0].base, self._segments[-1].end
-        problem, up_to, keep_to = self._problem, self._end, None
-        if noted is not None and end < noted.end:
-            up_to = max(up_to, noted.end)
-            problem = problem or _shortened(end, noted)
-        if noted is not None and first > noted.start:
-            up_to, keep_to = max(up_to, end), noted.start
-            problem = problem or f"it begins at offset {first}; {noted.start} was noted"
-        if problem is None:
-            return None if noted is None else noted.damage
-        logger.error(
-            "%s: damaged: %s; kept offsets %d to %d. As a follower it fetches the rest from its "
-            "leader; what was removed is kept as *%s* until the partition is deleted",
-            path,
-            problem,
-            first,
-            end,
-            DAMAGED,
-        )
-        damage = Damage(reason=problem, up_to=up_to, keep_to=keep_to)
-        return damage.joined_with(None if noted is None else noted.damage)
-
-    def _is_noted(self, base: int) -> bool:
-        noted = self._find_noted(base)
-        return noted is not None and noted.end > base
-
-    def _find_noted(self, base: int) -> NotedSegment | None:
-        noted = self._complete.get(base)
-        if noted is None and self._noted is not None and self._noted.segments:
-            last = self._noted.segments[-1]
-            noted = last if last.base == base else None
-        return noted
-
-
-def _name(segment: Segment) -> str:
-    return f"segment {segment.base}"
-
-
-def _incomplete(segment: Segment, next_base: int) -> str:
-    return f"{_name(segment)} ends at offset {segment.end}, not {next_base}"
-
-
-def _shortened(end: int, noted: Inventory) -> str:
-    return f"it ends at offset {end}; {noted.end} was noted"
-
-
 def with_epoch(history: EpochHistory, epoch: int, start: int) -> EpochHistory | None:
     """The history once a batch of `epoch` lies at `start`; None if that is impossible."""
     if epoch == history.latest or epoch < 0:
@@ -326,53 +158,6 @@ def with_epoch(history: EpochHistory, epoch: int, start: int) -> EpochHistory | 
         if history.latest is not None and epoch <= history.latest:
             return history if epoch == history.latest else None
     return history.assign(LeaderEpoch(epoch), Offset(start))
-
-
-def producers_at(
-    disk: Disk, path: str, segments: list[Segment], number: int, *, now_ms: int
-) -> Producers:
-    """The producers as they were when a segment began: from the nearest snapshot before it."""
-    first = number
-    while (producers := _snapshot(disk, path, segments, first)) is None:
-        first -= 1
-    for segment in segments[first:number]:
-        note_producers(producers, segment, now_ms=now_ms)
-    return producers
-
-
-def note_producers(
-    producers: Producers, segment: Segment, *, now_ms: int, until: int | None = None
-) -> None:
-    for batch in segment.sound_batches(until=until):
-        producers.note(batch.header, base_offset=batch.header.base_offset, now_ms=now_ms)
-
-
-def _snapshot(disk: Disk, path: str, segments: list[Segment], number: int) -> Producers | None:
-    try:
-        return Producers.from_bytes(disk.read_all(snapshot_path(path, segments[number].base)))
-    except (CorruptFile, DiskError):
-        if number == 0:
-            return Producers()
-    before = segments[number - 1]
-    if not before.is_summarised:
-        before.read_seal()
-    return Producers() if before.producers == 0 else None
-
-
-def snapshot_path(path: str, offset: int) -> str:
-    return file_stem(path, offset) + SNAPSHOT
-
-
-def _sealed_producers(disk: Disk, path: str, segments: list[Segment], now_ms: int) -> Producers:
-    last = segments[-1]
-    if last.size and last.producers == 0:
-        return Producers()
-    try:
-        return Producers.from_bytes(disk.read_all(snapshot_path(path, last.end)))
-    except (CorruptFile, DiskError):
-        producers = producers_at(disk, path, segments, len(segments) - 1, now_ms=now_ms)
-        note_producers(producers, last, now_ms=now_ms)
-        return producers
 
 
 def _find_segments(
@@ -496,14 +281,10 @@ class _LastBatches:
         return True
 
 
-def _accept_every() -> Callable[[BatchHeader], bool]:
-    return lambda _: True
-
-
 def _read_start(
     disk: Disk, path: str, names: list[str], first_base: int, noted: Inventory | None
 ) -> int:
-    """From the inventory if there is one: it has a checksum, and every new start is noted in it."""
+    """From the inventory if there is one: it has a checksum, and a new start is noted in it."""
     if noted is not None:
         return max(first_base, noted.start)
     if LOG_START not in names:
@@ -533,7 +314,7 @@ def _read_epochs(disk: Disk, path: str, names: list[str]) -> EpochHistory:
         return EpochHistory()
 
 
-def _sweep(disk: Disk, path: str, names: list[str], segments: list[Segment]) -> None:
+def _remove_left_overs(disk: Disk, path: str, names: list[str], segments: list[Segment]) -> None:
     """Remove what an interrupted step left behind; files that are not ours stay."""
     bases = {segment.base for segment in segments}
     for name in names:

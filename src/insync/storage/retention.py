@@ -1,4 +1,4 @@
-"""Which segments have to go: by age, by size, and because the log starts later now."""
+"""Which segments have to go, by age and by size."""
 
 from __future__ import annotations
 

@@ -17,15 +17,10 @@ from typing import Final
 from uuid import UUID
 
 from insync.storage.checkpoints import Partition
-from insync.storage.directory import (
-    DELETED,
-    STRAY_NAME,
-    TOPIC_ID,
-    LogDirectory,
-    read_topic_id,
-)
+from insync.storage.directory import DELETED, STRAY_NAME, LogDirectory
 from insync.storage.disk import Disk
 from insync.storage.errors import CorruptFile, DiskError, StorageRefusal
+from insync.storage.partition_metadata import TOPIC_ID, read_topic_id
 
 NEVER_MS: Final = -1
 

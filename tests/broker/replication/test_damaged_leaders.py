@@ -16,9 +16,9 @@ from insync.metadata.store import Create, Delete
 from insync.rules.values import BrokerId
 from insync.sim.cluster import Cluster
 from insync.sim.ownership import acting_as
-from insync.storage.directory import TOPIC_ID, _write_topic_id
 from insync.storage.inventory import Damage as NotedDamage
 from insync.storage.memory_disk import MemoryDisk
+from insync.storage.partition_metadata import TOPIC_ID, write_topic_id
 from insync.wire.apis import Api
 from support.sim.few_brokers import (
     KEY,
@@ -54,7 +54,7 @@ def garble_topic_id(disk: MemoryDisk) -> None:
 
 
 def change_topic_id(disk: MemoryDisk) -> None:
-    disk.write_atomic(f"{FOLDER}/{TOPIC_ID}", _write_topic_id(UUID(int=7, version=4)))
+    disk.write_atomic(f"{FOLDER}/{TOPIC_ID}", write_topic_id(UUID(int=7, version=4)))
 
 
 def cut_segment(disk: MemoryDisk) -> None:
@@ -265,7 +265,7 @@ def test_a_truncation_is_not_damage() -> None:
         log = replica_of(cluster, 2).log
         cluster.network.cut(1, 2)
         log.truncate_to(200)
-        assert node_of(cluster, 2).directory.held[KEY].high_watermark == log.end
+        assert node_of(cluster, 2).directory.held.noted[KEY].high_watermark == log.end
         cluster.kill(2)
         cluster.network.heal()
         await cluster.start(2)

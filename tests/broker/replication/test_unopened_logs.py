@@ -9,8 +9,9 @@ import pytest
 
 from insync.metadata import paths
 from insync.sim.cluster import Cluster
-from insync.storage.directory import CLEAN, TOPIC_ID
+from insync.storage.directory import CLEAN
 from insync.storage.held_replicas import HELD_REPLICAS
+from insync.storage.partition_metadata import TOPIC_ID
 from support.sim.few_brokers import (
     KEY,
     ONE,
