@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from insync.storage import memory_disk
-from insync.storage.checkpoints import LOG_START
+from insync.storage.checkpoints import LOG_START, write_offset
 from insync.storage.config import LogConfig
 from insync.storage.directory import FLUSH_AFTER_MS, LogDirectory
 from insync.storage.disk import RealDisk
@@ -46,8 +46,8 @@ def filled(disk: MemoryDisk, *, timestamp_ms: int = NOW_MS) -> tuple[LogDirector
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("start", [b"47", b"90"], ids=["later", "past the end"])
-def test_a_changed_log_start_hides_no_record(*, clean: bool, start: bytes) -> None:
+@pytest.mark.parametrize("start", [47, 90], ids=["later", "past the end"])
+def test_a_log_start_of_an_earlier_version_hides_no_record(*, clean: bool, start: int) -> None:
     disk = MemoryDisk()
     directory, log = filled(disk)
     log.delete_records_before(40)
@@ -55,10 +55,12 @@ def test_a_changed_log_start_hides_no_record(*, clean: bool, start: bytes) -> No
     if clean:
         directory.close()
     disk.crash()
-    path = f"{FOLDER}/{LOG_START}"
-    disk.overwrite(path, disk.read_all(path).index(b"40"), start)
+    disk.write_atomic(f"{FOLDER}/{LOG_START}", write_offset(start))
     log = opened(disk).logs[KEY]
     assert (log.start, log.end) == (40, 74)
+    disk.crash()
+    disk.remove(f"{FOLDER}/segment-inventory")
+    assert opened(disk).logs[KEY].start < 40, "the file is gone"
 
 
 def test_a_changed_watermark_is_limited_by_what_was_noted() -> None:

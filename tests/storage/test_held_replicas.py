@@ -119,7 +119,8 @@ def test_the_watermark_is_lowered_durably_before_a_truncation() -> None:
 
     disk.remove = remove  # type: ignore[method-assign]
     log.truncate_fully(1)
-    assert set(seen) == {1}
+    # Below what the old segments begin with, too: a crash may leave those.
+    assert set(seen) == {0}
     directory.write_held_replicas(lambda _: 3)
     assert directory.held.noted[KEY].high_watermark == 1, "never beyond the log"
 

@@ -48,7 +48,7 @@ from insync.storage.errors import (
 )
 from insync.storage.files import FILES_OPEN_MAX, FilePool
 from insync.storage.held_replicas import HeldReplica, HeldReplicas
-from insync.storage.inventory import INVENTORY, Damage
+from insync.storage.inventory import Damage
 from insync.storage.log import Log
 from insync.storage.owner import Admit, admit_every_directory, claim
 from insync.storage.partition_metadata import TOPIC_ID, read_topic_id, write_topic_id
@@ -408,7 +408,7 @@ class LogDirectory:
             self.damaged[key] = reason
             log.mark_damaged(Damage(reason=reason, up_to=0))
         self._flush_topic_id(log.path)
-        self._disk.open(f"{log.path}/{INVENTORY}").flush()
+        log.flush_note()
 
     def end_damage(self, key: Partition) -> None:
         """The log counts as whole from here on: its leader, or an operator, has accepted it."""
@@ -462,13 +462,19 @@ class LogDirectory:
         was last flushed, or when it was appended to under settings that allowed more unflushed
         records; a log that fails stays as it is, and is reported when it is used.
         """
+        try:
+            self._flush_due(now_ms)
+        finally:  # above all on a full disk
+            self.remove_expired_segments()
+
+    def _flush_due(self, now_ms: int) -> None:
         with self._upkeep:
             if self._is_closed:
                 return
             for log in list(self.logs.values()):
                 if log.recovery_point == log.end or log.has_failed:
                     log.flushed_at_ms = now_ms  # from here on something may wait
-                    self._note_and_remove_expired(log)
+                    self._note(log)
                     continue
                 patience_ms = min(FLUSH_AFTER_MS, log.config.flush_ms)
                 is_old = now_ms - log.flushed_at_ms >= patience_ms
@@ -478,33 +484,40 @@ class LogDirectory:
                         log.flush()
                     except StorageRefusal as refusal:
                         logger.warning("%s: not flushed: %s", log.path, refusal)
-                    self._note_and_remove_expired(log)
+                    self._note(log)
             self._write_recovery_points()
 
-    def _note_and_remove_expired(self, log: Log) -> None:
-        """Note what is flushed, unless the log was deleted or failed meanwhile."""
+    def _note(self, log: Log) -> None:
+        """Note what is flushed; of a log that has failed, only damage."""
         try:
-            if not log.has_failed:
+            if log.has_failed:
+                log.note_damage()
+            else:
                 log.note()
-                log.remove_expired_files()
         except DiskError as error:
             if not log.has_failed:
-                logger.warning(
-                    "%s: segment-inventory is not written, or expired segments are not deleted: %s;"
-                    " trying again",
-                    log.path,
-                    error,
-                )
+                logger.warning("%s: segment-inventory is not written: %s", log.path, error)
 
     def remove_expired_segments(self) -> None:
         """Remove the files of segments that retention took out of use. Blocks.
 
-        Runs in another thread. What the disk refuses is tried again by `flush_due`.
+        Runs in another thread. What the disk refuses is tried again the next time.
         """
-        with self._upkeep:
-            for log in list(self.logs.values()):
-                if log.has_expired_files:
-                    self._note_and_remove_expired(log)
+        for log in list(self.logs.values()):
+            if not log.has_expired_files:
+                continue
+            with self._upkeep:  # for one log at a time: a clean stop may wait for it
+                if self._is_closed:
+                    return  # the directory may be another process's now
+                try:
+                    log.remove_expired_files()
+                except DiskError as error:
+                    if not log.has_failed:
+                        logger.warning(
+                            "%s: expired segments are not deleted: %s; trying again",
+                            log.path,
+                            error,
+                        )
 
     def _write_recovery_points(self) -> None:
         points = {key: log.recovery_point for key, log in list(self.logs.items())}

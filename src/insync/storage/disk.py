@@ -310,8 +310,9 @@ class RealDisk:
         try:
             if not Path(path).is_dir():
                 Path(path).mkdir(parents=True, exist_ok=True)
+                self._changed_folders.add(Path(path).parent)
             # Also if it is there: a process that was killed may not have flushed its names.
-            self._changed_folders.update((Path(path), Path(path).parent))
+            self._changed_folders.add(Path(path))
         except OSError as error:
             raise disk_error(error, path) from error
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final, Protocol
 
 from crc32c import crc32c
@@ -78,45 +79,67 @@ class Inventory:
 
 
 class InventoryFile:
-    """The inventory of one log on disk."""
+    """The inventory of one log on disk. The loop and the thread that flushes write it in turns."""
 
-    __slots__ = ("_disk", "_is_flushed", "_path", "noted")
+    __slots__ = ("_disk", "_durable", "_must_replace", "_path", "_writing", "noted")
 
     def __init__(self, disk: Disk, log_path: str, noted: Inventory | None) -> None:
         self._disk = disk
         self._path = f"{log_path}/{INVENTORY}"
-        self._is_flushed = False
+        self._writing = Lock()
+        self._durable: Inventory | None = None  # the last that was flushed, this very object
+        self._must_replace = False  # a flush failed: another of the same file would not show it
         self.noted = noted  # as on disk
 
     def write(self, inventory: Inventory) -> bool:
-        """Whether it is on disk now. One that cannot be written leaves the last or none."""
-        if inventory == self.noted:
-            return True
+        """Whether it is on disk now. One that cannot be written is removed, unless it would hide
+        damage: then what was noted before stays.
+        """
         try:
-            self._replace(inventory)
+            self.replace(inventory)
         except DiskError:
-            if inventory.damage is not None:
-                return False  # what was noted before still shows that something is missing
-            # A full disk must not keep retention from making room.
-            self._disk.remove(self._path)
-            self.noted = None
+            if inventory.damage is None:
+                # A full disk must not keep retention from making room.
+                self._disk.remove(self._path)
+                self.noted = None
+            return False
         return True
 
+    def replace(self, inventory: Inventory) -> None:
+        """Write it, or `DiskError` with what was on disk before."""
+        with self._writing:
+            if inventory != self.noted or self._must_replace:
+                self._replace(inventory)
+
     def write_durably(self, inventory: Inventory) -> None:
-        """As `write` and `flush`, or `DiskError` with what was on disk before."""
-        if inventory != self.noted:
-            self._replace(inventory)
+        """As `replace`, and return once it would survive a loss of power. Blocks."""
+        with self._writing:
+            if inventory != self.noted or inventory is not self._durable:
+                self._replace(inventory)
         self.flush()
 
     def _replace(self, inventory: Inventory) -> None:
         self._disk.write_atomic(self._path, write_inventory(inventory))
-        self.noted, self._is_flushed = inventory, False
+        self.noted, self._must_replace = inventory, False
 
-    def flush(self) -> None:
-        """Return once it would survive a loss of power. Blocks."""
-        if self.noted is not None and not self._is_flushed:
-            self._disk.open(self._path).flush()
-            self._is_flushed = True
+    def flush(self) -> Inventory | None:
+        """Return what would survive a loss of power; None if nothing is noted. Blocks."""
+        with self._writing:
+            noted = self.noted
+            if noted is None or noted is self._durable:
+                return noted
+            if self._must_replace:
+                self._replace(noted)
+            file = self._disk.open(self._path)
+        try:
+            file.flush()
+        except DiskError:
+            self._must_replace = True
+            raise
+        with self._writing:
+            if self.noted is noted:  # else another has taken its place meanwhile
+                self._durable = noted
+        return noted
 
 
 class Notable(Protocol):
@@ -149,7 +172,8 @@ def take_inventory(
                 base=each.base,
                 end=each.end if each.base < active_base else max(flushed, each.base),
                 size=each.size if each.base < active_base or closing else UNKNOWN,
-                first_crc=each.first_crc,
+                # Of a first batch that is about to go nothing is noted.
+                first_crc=each.first_crc if max(flushed, each.end) > each.base else UNKNOWN,
             )
             for each in kept
         ),

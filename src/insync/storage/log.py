@@ -8,6 +8,7 @@ odd during one.
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -19,7 +20,7 @@ from typing import Final
 from insync.rules.epochs import EpochHistory
 from insync.rules.values import LeaderEpoch, Offset
 from insync.storage import cutting, lookup, retention, scrub
-from insync.storage.checkpoints import EPOCHS, INT64_MAX, LOG_START, write_epochs, write_offset
+from insync.storage.checkpoints import EPOCHS, INT64_MAX, LOG_START, write_epochs
 from insync.storage.config import LogConfig
 from insync.storage.cutting import Cut
 from insync.storage.disk import Buffer, Disk
@@ -34,7 +35,7 @@ from insync.storage.errors import (
 )
 from insync.storage.files import FilePool
 from insync.storage.index import INT32_MAX
-from insync.storage.inventory import Damage, take_inventory
+from insync.storage.inventory import INVENTORY, Damage, Inventory, take_inventory
 from insync.storage.producer_snapshots import snapshot_path
 from insync.storage.producers import Producers
 from insync.storage.recovery import Opened, open_log, with_epoch
@@ -165,13 +166,25 @@ class Log:
             # A killed process may have written its last records and not flushed them, and the
             # recovery point may be of records that were truncated since.
             log._flush()
-        noted = opened.inventory.noted
-        is_new = noted is None and log.end == 0
-        starts_earlier = noted is not None and noted.start > log.start
-        if log.damage is not None or is_new or starts_earlier:
-            # At once: the next start would find a log that is only shorter, or that begins later.
-            log.note()
+        log._note_opened(start_file=opened.has_start_file)
         return log
+
+    def _note_opened(self, *, start_file: bool) -> None:
+        """Note at once what the next start would not find any more.
+
+        That is damage; that a new log begins here; and a start that is lower than the noted one,
+        after a loss of power: what is appended from here on would lie below it.
+        """
+        noted = self._inventory.noted
+        is_new = noted is None and self.end == 0
+        starts_earlier = noted is not None and noted.start > self.start
+        if self.damage is not None or is_new or start_file:
+            self.note()
+        if starts_earlier:
+            with self._files.cutting:
+                self._inventory.write_durably(self._take_inventory(self._segments, self.start))
+        if start_file and self._inventory.noted is not None:
+            self._files.disk.remove(f"{self.path}/{LOG_START}")
 
     @property
     def end(self) -> int:
@@ -530,8 +543,7 @@ class Log:
             self.truncate_fully(cut.offset)
             return True
         end = cut.kept[-1].end if cut.last is None else cut.last.end
-        with self.truncating(end), self._all_or_failed():
-            self._note_cut(cut.kept, start=self.start, end=end)
+        with self.truncating(end), self._cut_durably_noted(cut.kept, start=self.start, end=end):
             # The newest first: whatever a crash leaves is a prefix of the log.
             for segment in reversed(self._segments[len(cut.kept) :]):
                 segment.remove()
@@ -547,11 +559,12 @@ class Log:
     def truncate_fully(self, new_start: int) -> None:
         """Remove everything; the next record will get offset `new_start`."""
         self._check_usable()
-        with self.truncating(new_start), self._all_or_failed():
-            # Whether a crash leaves the log before this or after, it begins at or before that.
-            self._note_cut((), start=max(self.start, new_start), end=0)
-            while self._expired:  # one may have the name of the new segment
-                self._remove_oldest_file()
+        # A crash leaves the old segments or the new one. Both begin at or below this start, and
+        # neither ends below that watermark, so that neither looks damaged.
+        start, watermark = max(self.start, new_start), min(self.start, new_start)
+        with self.truncating(watermark), self._cut_durably_noted((), start=start, end=0):
+            for segment in [each for each in self._expired if each.base >= new_start]:
+                self._remove_expired(segment)  # a new segment may get its name
             for segment in reversed(self._segments):
                 segment.remove()
             self._files.disk.remove(f"{self.path}/{LOG_START}")
@@ -560,7 +573,7 @@ class Log:
             self._after_cut([self._new_segment(new_start)])
             self.start = new_start
             self._store_epochs(EpochHistory())
-            self._note(self._segments, start=new_start, end=new_start)
+            self._note(self._segments, new_start)
         if self.config.flushes_every_append:
             self._flush()
 
@@ -571,10 +584,9 @@ class Log:
             raise OffsetOutOfRange(f"{self.path} ends at {self.end}: nothing to delete at {offset}")
         if offset <= self.start:
             return []
-        self._files.disk.write_atomic(f"{self.path}/{LOG_START}", write_offset(offset))
         below = [segment for segment in self._segments[:-1] if segment.end <= offset]
         with self._files.cutting:
-            self._note(self._segments[len(below) :], start=offset, end=self.end)
+            self._note(self._segments[len(below) :], offset)
             self.start = offset
         self._store_epochs(self.epochs.cut_start(Offset(offset)))
         return self._expire_oldest(len(below))
@@ -601,10 +613,12 @@ class Log:
         gone, kept = self._segments[:count], self._segments[count:]
         start = max(self.start, kept[0].base)
         with self._files.cutting:
-            self._note(kept, start=start, end=self.end)
+            self._note(kept, start)
             self._segments, self.start = kept, start
             self._expired = [*self._expired, *gone]
             self._cuts += 2
+        for segment in gone:
+            segment.release()
         self._hints.clear()
         self._store_epochs(self.epochs.cut_start(Offset(self.start)))
         return [DeletedSegment(segment.base, segment.end, segment.size) for segment in gone]
@@ -620,25 +634,29 @@ class Log:
         has no gap. First the later start of the log is made durable: after a loss of power, what
         is gone would else count as lost.
         """
-        if not self._expired or self.has_failed:
-            return
-        self._inventory.flush()
-        while self._remove_one_expired_file():
-            pass
+        while self._expired and not self.has_failed:
+            durable = self._inventory.flush()
+            if not self._remove_expired_below(None if durable is None else durable.start):
+                return
 
-    def _remove_one_expired_file(self) -> bool:
-        """Whether there may be more. Holds the lock for one file only: the loop may wait for it."""
-        with self._files.cutting:
-            if not self._expired or self.has_failed:
-                return False  # its folder may be another log's now
-            self._remove_oldest_file()
-            return True
+    def _remove_expired_below(self, start: int | None) -> bool:
+        """Whether a file was removed."""
+        is_removed = False
+        while True:
+            # For one file only: the loop may wait for this lock.
+            with self._files.cutting:
+                if self.has_failed or not self._expired:
+                    return is_removed  # its folder may be another log's now
+                segment = self._expired[0]
+                if start is not None and segment.end > start:
+                    return is_removed  # a later start is noted, and is to be flushed first
+                self._remove_expired(segment)
+                is_removed = True
 
-    def _remove_oldest_file(self) -> None:
-        segment = self._expired[0]
+    def _remove_expired(self, segment: Segment) -> None:
         segment.remove()
         self._files.disk.remove(snapshot_path(self.path, segment.base))
-        self._expired = self._expired[1:]
+        self._expired = [each for each in self._expired if each is not segment]
 
     def _after_cut(self, segments: list[Segment]) -> None:
         for segment in self._segments:
@@ -649,9 +667,21 @@ class Log:
         self.recovery_point = min(self.recovery_point, self.end)
 
     @contextmanager
-    def _all_or_failed(self) -> Iterator[None]:
-        """A step that cannot be taken back: if the disk refuses half-way, the log has failed."""
+    def _cut_durably_noted(
+        self, kept: Sequence[Segment], *, start: int, end: int
+    ) -> Iterator[None]:
+        """Note what a cut leaves, and make it. If the disk refuses half-way, the log has failed.
+
+        The note is durable if it takes back what an earlier one has. Else that one could outlive
+        the records in a loss of power, and they would be taken for lost. If the note is refused,
+        nothing has changed.
+        """
         with self._files.cutting:
+            inventory, before = self._take_inventory(kept, start, end=end), self._inventory.noted
+            if before is not None and (end < before.end or start > before.start):
+                self._inventory.write_durably(inventory)
+            else:
+                self._inventory.replace(inventory)
             self._cuts += 1
             try:
                 yield
@@ -698,47 +728,65 @@ class Log:
     def note(self) -> None:
         """Note what is flushed, if that has changed. May run in another thread."""
         with self._files.cutting:
-            if self._noted_state != self._state():
-                self._note(self._segments, start=self.start, end=self.end)
+            # The folder of a deleted log may be another log's now.
+            if self._failure is not DELETED and self._noted_state != self._state():
+                self._note(self._segments, self.start)
 
     def mark_damaged(self, damage: Damage | None) -> None:
-        """Note that the log may lack acknowledged records, or (None) that it no longer does."""
+        """Note that the log may lack acknowledged records, or (None) that it no longer does.
+
+        `DiskError` if damage cannot be noted.
+        """
         self.damage = damage
         with self._files.cutting:
-            self._note(self._segments, start=self.start, end=self.end)
+            if self._failure is DELETED:
+                return
+            is_noted = self._note(self._segments, self.start)
+        if damage is not None and not is_noted:
+            raise DiskError(errno.EIO, f"{self.path}/{INVENTORY}")
+
+    def note_damage(self) -> None:
+        """Note damage that could not be noted before; also of a log that has failed since."""
+        with self._files.cutting:
+            noted = self._inventory.noted or Inventory(identity=self._identity, start=self.start)
+            if self._failure is not DELETED and noted.damage != self.damage is not None:
+                self._inventory.write(replace(noted, damage=self.damage))
+
+    def flush_note(self) -> None:
+        """Return once what is noted would survive a loss of power. Blocks."""
+        self._inventory.flush()
 
     def _state(self) -> tuple[int, ...]:
         return self._cuts, self.start, self.recovery_point
 
-    def _note(
-        self, segments: Sequence[Segment], *, start: int, end: int, closing: bool = False
-    ) -> None:
-        """Write the inventory of these segments up to `end`, as far as they are flushed.
+    def _note(self, segments: Sequence[Segment], start: int, *, closing: bool = False) -> bool:
+        """Whether these segments are noted now. If not, the next `note` tries again.
 
         Holds `files.cutting`, so that no thread notes what another is about to remove.
         """
-        inventory = take_inventory(
+        inventory = self._take_inventory(segments, start, closing=closing)
+        is_noted = self._inventory.write(inventory)
+        self._noted_state = self._state() if is_noted else ()
+        return is_noted
+
+    def _take_inventory(
+        self,
+        segments: Sequence[Segment],
+        start: int,
+        *,
+        end: int | None = None,
+        closing: bool = False,
+    ) -> Inventory:
+        """Of these segments up to `end` (default: the log's), as far as they are flushed."""
+        return take_inventory(
             segments,
             identity=self._identity,
             start=start,
-            flushed=min(self.recovery_point, end),
+            flushed=min(self.recovery_point, self.end if end is None else end),
             epochs=self.epochs,
             damage=self.damage,
             closing=closing,
         )
-        is_noted = self._inventory.write(inventory)
-        self._noted_state = self._state() if is_noted else ()
-
-    def _note_cut(self, segments: Sequence[Segment], *, start: int, end: int) -> None:
-        """As `_note`, and durably if records go that were noted as flushed.
-
-        Else the note that has them could outlive them in a loss of power, and they would be taken
-        for lost.
-        """
-        noted = self._inventory.noted
-        self._note(segments, start=start, end=end)
-        if noted is not None and end < noted.end:
-            self._inventory.flush()
 
     # Flushing and closing
 
@@ -799,12 +847,12 @@ class Log:
             self._seal(last)
         self.flush()
         with self._files.cutting:
-            self._note(self._segments, start=self.start, end=self.end, closing=True)
+            self._note(self._segments, self.start, closing=True)
         self.release()
 
     def release(self) -> None:
         """Release files and memory, writing nothing."""
-        for segment in self._segments:
+        for segment in (*self._segments, *self._expired):
             segment.release()
             segment.unload()
 

@@ -15,7 +15,6 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 from insync.rules.epochs import EpochHistory
 from insync.rules.values import LeaderEpoch, Offset
@@ -25,7 +24,6 @@ from insync.storage.checkpoints import (
     LOG_START,
     read_epochs,
     read_offset,
-    write_offset,
 )
 from insync.storage.config import LogConfig
 from insync.storage.disk import Disk
@@ -64,6 +62,7 @@ class Opened:
     inventory: InventoryFile
     damage: Damage | None
     expired: list[Segment]  # wholly below the start: retention was about to remove them
+    has_start_file: bool  # which earlier versions wrote
     recovery_point: int  # no more than is noted as flushed
 
 
@@ -90,20 +89,22 @@ def open_log(
     foreign = noted if noted is not None and noted.identity != identity else None
     if foreign is not None:
         noted = None
-    if noted is not None and noted.segments:
+    if noted is not None:
         # The checkpoint of the recovery points may be older than a truncation; the note is not.
         recovery_point = min(recovery_point, noted.end)
     base = 0 if noted is None else noted.start
     found = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
-    expired, segments = _split_at_start(found, base)
+    expired, segments = _split_at_start(found, noted)
+    if not segments:  # the live ones are gone
+        segments.append(_new_segment(files, path, config, base, now_ms=now_ms))
+    start = _read_start(disk, path, names, segments[0].base, noted)
     inventory = InventoryFile(disk, path, noted)
-    damage_note = DamageNote(inventory, Inventory(identity=identity, start=segments[0].base))
+    damage_note = DamageNote(inventory, Inventory(identity=identity, start=start))
     check = SegmentCheck(segments, noted, damage_note, clean=clean, recovery_point=recovery_point)
     check.check_complete_segments()
     is_head_sound = check.check_last_head()
     last = segments[-1]
     needs_no_scan = last.size == 0 or (clean and is_head_sound and last.read_seal())
-    start = _read_start(disk, path, names, segments[0].base, noted)
     stored_epochs = _read_epochs(disk, path, names)
     heads = {base: head for base, head in check.heads.items() if base >= start}
     known_epochs = _known_epochs(stored_epochs, noted, heads, end=last.end, clean=clean)
@@ -128,11 +129,9 @@ def open_log(
     if foreign is not None:
         reason = f"its topic id is of {identity}, its segment inventory of {foreign.identity}"
         logger.error("%s: damaged: %s", path, reason)
-        damage = Damage(reason=reason, up_to=last.end)
-    if start > last.end:
-        # What was deleted is also lost: offsets up to the old start will be assigned again.
-        start = last.end
-        disk.write_atomic(f"{path}/{LOG_START}", write_offset(start))
+        damage = Damage(reason=reason, up_to=last.end).joined_with(damage)
+    # What was deleted may also be lost. Then offsets up to the old start are assigned again.
+    start = min(start, last.end)
     _remove_left_overs(disk, path, names, segments)
     return Opened(
         segments=segments,
@@ -143,6 +142,7 @@ def open_log(
         inventory=inventory,
         damage=damage,
         expired=expired,
+        has_start_file=LOG_START in names,
         recovery_point=recovery_point,
     )
 
@@ -160,6 +160,13 @@ def with_epoch(history: EpochHistory, epoch: int, start: int) -> EpochHistory | 
     return history.assign(LeaderEpoch(epoch), Offset(start))
 
 
+def _new_segment(
+    files: FilePool, path: str, config: LogConfig, base: int, *, now_ms: int
+) -> Segment:
+    interval_bytes = config.index_interval_bytes
+    return Segment.create(files, path, base, interval_bytes=interval_bytes, now_ms=now_ms)
+
+
 def _find_segments(
     files: FilePool,
     path: str,
@@ -173,9 +180,7 @@ def _find_segments(
     bases = [base for base in bases if base <= INT64_MAX]
     interval_bytes = config.index_interval_bytes
     if not bases:
-        return [
-            Segment.create(files, path, base_if_empty, interval_bytes=interval_bytes, now_ms=now_ms)
-        ]
+        return [_new_segment(files, path, config, base_if_empty, now_ms=now_ms)]
     segments = []
     for base, end in zip(bases, [*bases[1:], bases[-1]], strict=True):
         stem = file_stem(path, base)
@@ -185,10 +190,17 @@ def _find_segments(
     return segments
 
 
-def _split_at_start(segments: list[Segment], start: int) -> tuple[list[Segment], list[Segment]]:
-    """The segments wholly below the start of the log, and the others."""
-    expired = [each for each, following in pairwise(segments) if following.base <= start]
-    return expired, segments[len(expired) :]
+def _split_at_start(
+    segments: list[Segment], noted: Inventory | None
+) -> tuple[list[Segment], list[Segment]]:
+    """The segments wholly below the noted start of the log, and the others."""
+    if noted is None:
+        return [], segments
+    if noted.segments:
+        count = sum(segment.base < noted.segments[0].base for segment in segments)
+    else:
+        count = sum(following.base <= noted.start for following in segments[1:])
+    return segments[:count], segments[count:]
 
 
 @dataclass(frozen=True, slots=True)

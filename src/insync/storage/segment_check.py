@@ -95,7 +95,8 @@ class SegmentCheck:
         if head is None:
             return f"{_name(segment)} does not begin with a batch of its base offset"
         noted = self._find_noted(segment.base)
-        if noted is not None and noted.first_crc not in (UNKNOWN, head.crc):
+        is_known = noted is not None and noted.end > noted.base
+        if noted is not None and is_known and noted.first_crc not in (UNKNOWN, head.crc):
             return f"{_name(segment)} begins with another batch than it did"
         return head
 
