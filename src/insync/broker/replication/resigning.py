@@ -65,7 +65,7 @@ class ResignationRequests:
         request = Resignation(
             topic_id=replica.topic_id, leader=self._broker, leader_epoch=replica.epoch, why=why
         )
-        logger.info("%s-%d: this leader resigns: %s", *replica.key, why)
+        logger.info("%s-%d: this leader asks to resign: %s", *replica.key, why)
         task = asyncio.get_running_loop().create_task(self._commit(replica, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
