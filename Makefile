@@ -71,7 +71,7 @@ for pom in (POM, SPARK_POM, DELTA_POM):
     classpath(pom)
 endef
 
-test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (needs Java, Maven, kcat)
+test-interop: $(READY)  ## other people's clients and Apache Kafka's tools (needs Java, Maven, kcat, Chromium)
 	tests/prepare java maven kcat chromium
 	@$(BIN)/python -c "$$RESOLVE_PEERS"
 	$(BIN)/pytest -n 2 --dist loadfile -m "interop and not timed" --durations=15

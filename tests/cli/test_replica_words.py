@@ -28,7 +28,7 @@ def row(**values: object) -> FollowerRow:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"messages": 0, "lag_ms": 0}, "level"),
+        ({"messages": 0, "lag_ms": 0}, "caught up"),
         ({"messages": 5, "lag_ms": 300}, "300 ms behind"),
         ({"messages": 5, "lag_ms": 3_100, "falls_back": True}, "3.1 s behind and falling back"),
         (
@@ -41,7 +41,7 @@ def row(**values: object) -> FollowerRow:
         ),
         (
             {"messages": 0, "is_silent": True, "silent_ms": 12_400},
-            "level, but stopped fetching for 12.4 s",
+            "caught up, but stopped fetching for 12.4 s",
         ),
         (
             {"messages": 5, "is_held": True, "oldest_read_ms": 2_500, "is_silent": True},

@@ -82,7 +82,7 @@ def test_caught_up_followers_have_no_lag(loop: VirtualLoop) -> None:
             assert (row.topic, row.partition, row.leader, row.follower) == ("t", 0, 1, follower)
             assert row.in_sync
             assert (row.lag_ms, row.messages, row.bytes, row.leaves_in_ms) == (0, 0, 0, None)
-            assert why(row) == "level"
+            assert why(row) == "caught up"
 
     scenario(loop, check)
 
@@ -96,7 +96,7 @@ def test_an_unreachable_follower_leaves_the_isr_at_the_reported_time(loop: Virtu
         await asyncio.sleep(1)
         rows = await at.rows()
         measured_at_ms = loop.clock_ms()
-        assert why(rows[2]) == "level"
+        assert why(rows[2]) == "caught up"
         out = rows[3]
         assert out.in_sync
         assert out.messages == 5
@@ -139,7 +139,7 @@ def test_a_returning_follower_is_reported_as_catching_up(loop: VirtualLoop) -> N
             if row.in_sync and row.is_caught_up:
                 break
             await asyncio.sleep(0.01)
-        assert seen[-1] == "level"
+        assert seen[-1] == "caught up"
         assert any("catching up, " in text and " left" in text for text in seen), seen
 
     scenario(loop, check, replica_fetch_max_bytes="20000", replica_fetch_response_max_bytes="20000")
@@ -153,7 +153,7 @@ def test_a_dead_followers_broker_is_down(loop: VirtualLoop) -> None:
         report = await at.measure()
         assert report.problems == ()
         assert [(row.follower, row.in_sync, why(row)) for row in report.rows] == [
-            (2, True, "level"),
+            (2, True, "caught up"),
             (3, False, "its broker is down"),
         ]
 
@@ -175,7 +175,7 @@ def test_only_rows_of_a_leader_that_does_not_respond_are_unknown(loop: VirtualLo
         assert [why(row) for row in report.rows] == [
             "broker 1 leads it and does not respond",
             "broker 1 leads it and does not respond",
-            "level",
+            "caught up",
         ]
 
     scenario(loop, check)
@@ -200,7 +200,7 @@ def test_estimated_lag_is_near_what_the_leader_knows(loop: VirtualLoop) -> None:
             await asyncio.sleep(0.5)
             report = await lag.measure(await admin.topics())
             assert not report.is_exact
-            assert [why(row) for row in report.rows] == ["level", "level"]
+            assert [why(row) for row in report.rows] == ["caught up", "caught up"]
             at.cluster.network.cut(1, 3)
             compared = 0
             row = report.rows[1]
@@ -257,6 +257,6 @@ def test_a_follower_held_back_by_a_throttle_is_reported_as_throttled(loop: Virtu
         rows = await at.rows()
         assert (rows[2].is_throttled, rows[2].in_sync) == (True, False)
         assert why(rows[2]).startswith("throttled: ")
-        assert why(rows[3]) == "level"
+        assert why(rows[3]) == "caught up"
 
     scenario(loop, check)

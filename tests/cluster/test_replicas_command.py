@@ -1,4 +1,4 @@
-"""`insync replicas` on real brokers: level, stopped, paused, dead, and what is no broker at all."""
+"""`insync replicas` on real brokers: caught up, stopped, paused, dead, and what is no broker."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         def describe() -> tuple[int, Any]:
             return replicas(capsys, cluster.bootstrap, "--topic", "orders")
 
-        def all_level() -> bool:
+        def all_caught_up() -> bool:
             code, description = describe()
             return code == 0 and [row["why"] for row in description["followers"]] == [
-                "level",
-                "level",
+                "caught up",
+                "caught up",
             ]
 
-        eventually(all_level, within_s=20, what="both followers are level")
+        eventually(all_caught_up, within_s=20, what="both followers are caught up")
         assert describe()[1]["exact"]
         leader = leader_of(cluster)
         stopped = next(broker for broker in cluster.brokers if broker != leader)
@@ -98,7 +98,7 @@ def test_a_follower_that_stops_and_comes_back(capsys: pytest.CaptureFixture[str]
         assert row["leaves_in_ms"] is None
         assert "lagging" in row["obstacles"]
         cluster.resume(stopped)
-        eventually(all_level, within_s=20, what="both followers are level again")
+        eventually(all_caught_up, within_s=20, what="both followers are caught up again")
 
 
 def test_a_leader_that_does_not_respond(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_a_leader_that_does_not_respond(capsys: pytest.CaptureFixture[str]) -> N
         unknown = [row for row in description["followers"] if row["problem"]]
         assert {row["leader"] for row in unknown} == {first}
         assert unknown[0]["why"] == f"broker {first} leads it and does not respond"
-        assert any(row["why"] == "level" for row in description["followers"])
+        assert any(row["why"] == "caught up" for row in description["followers"])
         assert cli.main(["replicas", "--bootstrap-server", others]) == 1
         shown = capsys.readouterr().out
         assert f"NOT COMPLETE: broker {first}: does not respond" in shown

@@ -331,7 +331,8 @@ def kill_and_restart(cluster: Cluster, leader: int, back: int) -> float:
     # A controller that learns of its death and its return at once takes it out for each.
     eventually(lambda: is_at_rest(cluster, back), within_s=10, what="nothing more comes of it")
     log_lines = log.read_text()[length_before:]
-    assert f"broker {back} serves as incarnation {incarnations(cluster)[back]}\n" in log_lines
+    registered = f"broker {back}: registered, incarnation (broker epoch)"
+    assert f"{registered} {incarnations(cluster)[back]}\n" in log_lines
     assert not re.search("refused|cannot register|did not accept", log_lines), log_lines
     caught_up_s = caught_up_at_s(cluster, back, leader)[times_joined:]
     assert min(caught_up_s) >= began_at_s, "by fetches of this incarnation, not of the last"

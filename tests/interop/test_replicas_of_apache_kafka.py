@@ -68,19 +68,19 @@ def run_replicas(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> Repl
     return code, report, {row["follower"]: row for row in report["followers"]}
 
 
-def await_level(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    def is_level() -> bool:
+def await_caught_up(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    def is_caught_up() -> bool:
         code, _, rows = run_replicas(kafka, capsys)
         measured = [row for row in rows.values() if row["problem"] is None]
         assert all(row["lag_is_estimated"] for row in measured)
-        return code == 0 and [rows[broker]["why"] for broker in (2, 3)] == ["level", "level"]
+        return code == 0 and {rows[broker]["why"] for broker in (2, 3)} == {"caught up"}
 
-    eventually(is_level, within_s=90, what="both followers are level")
+    eventually(is_caught_up, within_s=90, what="both followers are caught up")
 
 
 def test_a_follower_that_stops(kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]) -> None:
     write(kafka, 1_000)
-    await_level(kafka, capsys)
+    await_caught_up(kafka, capsys)
     kafka.pause(3)
     try:
         write(kafka, 2_000)
@@ -89,16 +89,16 @@ def test_a_follower_that_stops(kafka: ApacheKafka, capsys: pytest.CaptureFixture
         kafka.resume(3)
     assert code == 1
     assert report["problems"] == ["broker 3: does not respond"]
-    assert rows[2]["why"] == "level"
+    assert rows[2]["why"] == "caught up"
     assert rows[3]["problem"] == "its broker does not report it"
-    await_level(kafka, capsys)
+    await_caught_up(kafka, capsys)
 
 
 def test_a_follower_that_was_away_and_is_held_back(
     kafka: ApacheKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """KIP-73's throttle keeps it from catching up at once, so that it can be watched."""
-    await_level(kafka, capsys)
+    await_caught_up(kafka, capsys)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, **QUIET})
 
     def set_config(kind: ResourceType, name: str, key: str, value: str) -> None:
@@ -120,7 +120,7 @@ def test_a_follower_that_was_away_and_is_held_back(
     def is_out() -> bool:
         return not run_replicas(kafka, capsys)[2][3]["in_sync"]
 
-    # A throttle holds back no member of the ISR: one that returns earlier is level at once.
+    # A throttle holds back no member of the ISR: one that returns earlier is caught up at once.
     eventually(is_out, within_s=60, what="the leader removed it from the ISR")
     kafka.restart(3)
     row: dict[str, Any] = {}
@@ -138,4 +138,4 @@ def test_a_follower_that_was_away_and_is_held_back(
     assert row["lag_is_at_least"], "no report was made when this was written"
     assert row["lag_bytes"] == pytest.approx(1_000 * row["lag_messages"], rel=0.5)
     set_config(ResourceType.BROKER, "1", rate, str(1 << 30))
-    await_level(kafka, capsys)
+    await_caught_up(kafka, capsys)

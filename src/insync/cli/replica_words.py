@@ -39,8 +39,10 @@ def _in(row: FollowerRow) -> str:
     if not row.has_fetched:
         return f"has not fetched for {_silence(row)}: not once under this leader"
     if row.is_silent:
-        return f"{'level, but ' if row.is_caught_up else ''}stopped fetching for {_silence(row)}"
-    return "level" if row.is_caught_up else _movement(row)
+        return (
+            f"{'caught up, but ' if row.is_caught_up else ''}stopped fetching for {_silence(row)}"
+        )
+    return "caught up" if row.is_caught_up else _movement(row)
 
 
 def _out(row: FollowerRow) -> str:
@@ -55,13 +57,13 @@ def _out(row: FollowerRow) -> str:
     for bar, words in STANDING_BARS:
         if bar in row.obstacles:
             return words
-    return "level"
+    return "caught up"
 
 
 STANDING_BARS = (
     (Obstacles.BELOW_EPOCH_START, "below the epoch's start"),
     (Obstacles.BELOW_WATERMARK, "below the watermark"),
-    (Obstacles.LAGGING, "level only now: its next fetch counts"),
+    (Obstacles.LAGGING, "caught up only now: its next fetch counts"),
     (Obstacles.CHANGE_PENDING, "waits for another change of the ISR"),
 )
 

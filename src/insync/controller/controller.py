@@ -71,6 +71,7 @@ BROKER_CHECK_PATHS = (
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
 NO_CONFIG: Mapping[str, str] = {}
+LISTED_MAX = 20  # names in one log line
 BROKERS_CHANGED, PREFERRED = "a broker came or went", "back to the preferred replica"
 RESIGNED, NO_ELECTION = "its leader resigned", ""
 
@@ -345,10 +346,13 @@ class Controller:
             )
 
     async def _end_leases(self) -> None:
-        for path, step in self._leases.find_ended(self._moving):
+        for lease, step in self._leases.find_ended(self._moving):
             await self._commit({}, {}, final_operations=step, cause=NO_ELECTION)
             logger.info(
-                "controller: ended the throttle of %s and restored the settings before it", path
+                "controller: ended the throttle of brokers %s for replicas of topics %s; restored"
+                " the settings before it",
+                _listed(lease.brokers),
+                _listed(lease.topics),
             )
 
     async def _commit(
@@ -493,3 +497,10 @@ def _topic_of(state_path: str) -> str:
     partition = paths.partition_of(state_path)
     assert partition is not None, f"{state_path} is no partition state"
     return partition[0]
+
+
+def _listed(names: Sequence[object]) -> str:
+    """Names for a log line; of many, the first ones and how many more there are."""
+    shown = ",".join(str(name) for name in names[:LISTED_MAX]) or "(none)"
+    more = len(names) - LISTED_MAX
+    return f"{shown} and {more} more" if more > 0 else shown

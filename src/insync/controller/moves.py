@@ -135,8 +135,8 @@ class Leases:
         """Another broker is the controller."""
         self._holds.clear()
 
-    def find_ended(self, moving: MovingPartitions) -> list[tuple[str, list[Operation]]]:
-        """Each lease to end, by path, and the step that ends it."""
+    def find_ended(self, moving: MovingPartitions) -> list[tuple[ThrottleLease, list[Operation]]]:
+        """Each lease to end, and the step that ends it."""
         entries = list(self._store.under(paths.THROTTLE_LEASES))
         self._leases = {entry.path: (entry.version, self._lease(entry)) for entry in entries}
         # A renewal is a new version, which starts a new timer.
@@ -144,7 +144,7 @@ class Leases:
         versions = {path: hold.version for path, hold in holds.items() if hold is not None}
         lapsed = {path for path, _ in self._holds.expired(versions.items())}
         return [
-            (path, end_step(self._store, path, version, lease))
+            (lease, end_step(self._store, path, version, lease))
             for path, (version, lease) in self._leases.items()
             if path in lapsed or (path not in versions and not _has_move(lease, moving))
         ]

@@ -95,7 +95,9 @@ class Registration:
         self._directory = OwnDirectory(directory_id=self._directory.directory_id)
         self._corrections = None
         self._replicas.start(incarnation)
-        logger.info("broker %d serves as incarnation %d", self._broker, incarnation)
+        logger.info(
+            "broker %d: registered, incarnation (broker epoch) %d", self._broker, incarnation
+        )
 
     async def register_again_when_lost(self) -> None:
         while True:

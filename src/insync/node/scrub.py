@@ -107,7 +107,13 @@ class Scrub:
             except DiskError as error:
                 if has_failed:
                     return BadBatch(base=base, offset=next_position.offset, reason=str(error))
-                logger.warning("%s: read again in %d s: %s", log.path, RETRY_S, error)
+                logger.warning(
+                    "%s: the scrub cannot read it: %s; second try in %d s; if that fails too, the"
+                    " replica counts as damaged",
+                    log.path,
+                    error,
+                    RETRY_S,
+                )
                 has_failed = True
                 await asyncio.sleep(RETRY_S)
                 continue

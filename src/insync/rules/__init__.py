@@ -9,7 +9,8 @@ Where a sentence of the documents lives:
 |---------------------------------------------------------------|----------------------------------|
 | what a leader knows of a follower; last caught-up time        | `follower`                       |
 | is it in sync; which rule; on which millisecond does it leave | `policy`, `append_times`         |
-| KIP-501, pending fetches; the leader resigns                  | `pending_reads`, `resignation`   |
+| KIP-501, pending fetches; the leader resigns                  | `pending_reads`, `eviction`,     |
+|                                                               | `resignation`, `leader_machine`  |
 | what puts an eviction off; the leader's own stalls            | `eviction`, `stalls`             |
 | pseudo-ISR, high watermark, ISR, who may join                 | `membership`                     |
 | a change of the ISR between decision and commitment           | `isr`                            |

@@ -123,7 +123,7 @@ class Follower:
         )
 
     def on_session_fetch(self, *, leader_end: Offset, session_fetched_at_ms: int) -> Follower:
-        """Take over the time of its fetch session's latest request, if it is level.
+        """Take over the time of its fetch session's latest request, if it is caught up.
 
         An incremental fetch session does not list an idle partition, so its requests are fetches
         of this partition too. Called when the partition gets an append, is listed again or leaves

@@ -64,7 +64,7 @@ class Policy(Protocol):
         """The first millisecond at which it is out if nothing more happens; None for never.
 
         `session_fetched_at_ms` is the last request of the follower's fetch session, which counts
-        as a fetch of this partition while the follower is level.
+        as a fetch of this partition while the follower is caught up.
         """
 
     def exceeded(self, follower: Follower, log: LeaderLog) -> Limit:

@@ -3,9 +3,9 @@
 The data path appends one small row (`rows.py`) to a list, nothing more; columns, blocks and
 compression come later and elsewhere. A row that finds the buffer full is counted and gone.
 
-A follower that is level with its leader does not list its partitions: a fetch of its session counts
-as an idle fetch of each (`broker.fetch.fetch_sessions`). They are recorded as idle fetches of a
-partition when the leader's rules next use them.
+A follower that is caught up does not list its partitions: a fetch of its session counts as an idle
+fetch of each (`broker.fetch.fetch_sessions`). They are recorded as idle fetches of a partition when
+the leader's rules next use them.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ class PartitionRecord(LeaderTermKey):
     def record_session_fetches(
         self, term: Leadership, follower: BrokerId, session: Session
     ) -> None:
-        """What its session said for this partition, if it is level and there is more of it."""
+        """What its session said for this partition, if it is caught up and there is more of it."""
         known = term.followers.get(follower)
         if known is None or known.end != term.end:
             return

@@ -1,4 +1,6 @@
-"""Bodies of requests and responses as kio's entities, for all APIs but Produce and Fetch.
+"""Bodies of requests and responses as kio's entities, for Kafka's APIs but Produce and Fetch.
+
+Produce, Fetch and Insync's own APIs (`INSYNC_APIS`) have modules of their own in `wire`.
 
 Each version of each API is a separate module in kio; modules are imported when first used.
 """

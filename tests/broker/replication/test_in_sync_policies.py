@@ -226,7 +226,10 @@ def test_an_isr_change_is_one_log_line_with_its_numbers(caplog: pytest.LogCaptur
         play(scenario, settings={})
     left, joined = (line for line in caplog.messages if "ISR is now" in line)
     assert "t-0: ISR is now 1,3: 2 leaves (caught-up, limit 1500 ms)" in left
-    assert "1501 ms behind, lacks 7 messages of 7, caught up 1501 ms ago" in left
+    assert (
+        "1501 ms behind, lacks 7 messages (leader's log end offset 7), caught up 1501 ms ago"
+        in left
+    )
     assert "t-0: ISR is now 1,2,3: 2 joins (caught-up): 0 ms behind, lacks 0 messages" in joined
 
 
@@ -247,7 +250,10 @@ def test_an_isr_change_by_the_controller_is_one_log_line_too(
         play(scenario, settings={})
     follower, leader = (line for line in caplog.messages if "ISR is now" in line)
     assert "t-0: ISR is now 1,2: 3 leaves (not proposed by the leader, epoch " in follower
-    assert "its session ended): 0 ms behind, lacks 0 messages of 7, caught up" in follower
+    assert (
+        "its session ended): 0 ms behind, lacks 0 messages (leader's log end offset 7), caught up"
+        in follower
+    )
     assert "t-0: ISR is now 2: 1 leaves (not proposed by the leader, epoch " in leader
     assert leader.endswith(
         "; its session ended)"
@@ -255,7 +261,7 @@ def test_an_isr_change_by_the_controller_is_one_log_line_too(
 
 
 def test_only_partitions_with_a_lagging_follower_have_a_timer() -> None:
-    """Of hundreds of partitions with level followers none is checked."""
+    """Of hundreds of partitions with caught-up followers none is checked."""
 
     async def scenario(cluster: Cluster) -> None:
         assignment = dict.fromkeys(range(300), (ONE, TWO, THREE))

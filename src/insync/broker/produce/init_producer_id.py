@@ -29,6 +29,8 @@ class InitProducerId:
         try:
             producer_id = await self._producer_ids.next()
         except Refusal as refusal:  # by the store; Apache Kafka answers with the same code
-            logger.info("no producer id: %s", refusal)
+            logger.info(
+                "this broker could not allocate a producer id: %s; the client tries again", refusal
+            )
             return {**NO_PRODUCER_ID, "error_code": ErrorCode.coordinator_load_in_progress}
         return {"producer_id": producer_id, "producer_epoch": 0}

@@ -60,9 +60,9 @@ def _where(term: Leadership, broker: BrokerId, now_ms: int) -> str:
     if follower.end == UNKNOWN_OFFSET:
         messages = "has not fetched in this epoch"
     else:
-        messages = f"lacks {term.end - follower.end} messages of {term.end}"
+        messages = f"lacks {term.end - follower.end} messages (leader's log end offset {term.end})"
     return (
-        f"{'never level' if lag_ms is None else f'{lag_ms} ms behind'}, {messages}, "
+        f"{'lag unknown' if lag_ms is None else f'{lag_ms} ms behind'}, {messages}, "
         f"caught up {_ago(follower.caught_up_at_ms, now_ms)}, "
         f"last fetch {_ago(follower.fetched_at_ms, now_ms)}"
     )

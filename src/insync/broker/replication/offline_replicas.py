@@ -28,7 +28,8 @@ class OfflineReplicas:
     """Reports of failed and damaged logs, and the decision that a replica is whole again.
 
     A replica in `directory.damaged`, or whose log has failed, does not lead. Only `_end_damage`
-    takes a replica of this broker out of `directory.damaged`.
+    declares a damaged log whole. `LogDirectory` itself forgets damage with the log that it was of
+    (deleted, or of an earlier topic id), and checks a log anew that it could not open before.
     """
 
     def __init__(

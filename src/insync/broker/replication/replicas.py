@@ -288,7 +288,7 @@ class Replicas:
                 self.directory.write_held_replicas(flush=False)
             except StorageRefusal as refusal:
                 logger.warning(
-                    "checkpoint of held replicas is not written: %s; trying again with the next"
+                    "held-replicas-checkpoint is not written: %s; trying again with the next"
                     " checkpoint",
                     refusal,
                 )
@@ -397,7 +397,7 @@ class Replicas:
         try:
             self.directory.write_held_replicas(self._high_watermark_of)
         except StorageRefusal as refusal:  # logs are flushed all the same
-            logger.warning("checkpoint of held replicas is not written: %s", refusal)
+            logger.warning("held-replicas-checkpoint is not written: %s", refusal)
 
     def _high_watermark_of(self, key: TopicPartition) -> int | None:
         replica = self.partitions.get(key)

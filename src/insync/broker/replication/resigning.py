@@ -65,7 +65,7 @@ class ResignationRequests:
         request = Resignation(
             topic_id=replica.topic_id, leader=self._broker, leader_epoch=replica.epoch, why=why
         )
-        logger.info("%s-%d: this leader resigns: %s", *replica.key, why)
+        logger.info("%s-%d: this leader asks to resign: %s", *replica.key, why)
         self._tasks.start(self._commit(replica, request))
 
     async def _commit(self, replica: Replica, request: Resignation) -> None:
