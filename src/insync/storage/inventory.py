@@ -12,8 +12,8 @@ So a crash between the note and the change leaves nothing that looks like damage
 damage notes it durably before it removes anything: the next one would only find a shorter log.
 
 `epochs` is a checksum of the leader epochs below `end`, which only retention and truncation change:
-no CRC covers the epoch in a batch's header. An inventory that cannot be noted is removed: the next
-start then goes by the segments' seals alone.
+no CRC covers the epoch in a batch's header. Without an inventory a start goes by the segments'
+seals alone.
 """
 
 from __future__ import annotations
@@ -92,14 +92,16 @@ class InventoryFile:
         self.noted = noted  # as on disk
 
     def write(self, inventory: Inventory) -> bool:
-        """Whether it is on disk now. One that cannot be written is removed, unless it would hide
-        damage: then what was noted before stays.
+        """Whether it is on disk now. If not, what was noted before stays, which is still true.
+
+        If the log starts elsewhere now it is not, and a full disk must not keep retention from
+        making room: then no inventory is left, except one that shows damage.
         """
         try:
             self.replace(inventory)
         except DiskError:
-            if inventory.damage is None:
-                # A full disk must not keep retention from making room.
+            is_true = self.noted is None or inventory.start == self.noted.start
+            if not is_true and inventory.damage is None:
                 self._disk.remove(self._path)
                 self.noted = None
             return False

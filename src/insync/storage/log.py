@@ -563,7 +563,7 @@ class Log:
         # neither ends below that watermark, so that neither looks damaged.
         start, watermark = max(self.start, new_start), min(self.start, new_start)
         with self.truncating(watermark), self._cut_durably_noted((), start=start, end=0):
-            for segment in [each for each in self._expired if each.base >= new_start]:
+            for segment in [each for each in self._expired if each.end > new_start]:
                 self._remove_expired(segment)  # a new segment may get its name
             for segment in reversed(self._segments):
                 segment.remove()
@@ -678,10 +678,14 @@ class Log:
         """
         with self._files.cutting:
             inventory, before = self._take_inventory(kept, start, end=end), self._inventory.noted
-            if before is not None and (end < before.end or start > before.start):
-                self._inventory.write_durably(inventory)
-            else:
-                self._inventory.replace(inventory)
+            try:
+                if before is not None and (end < before.end or start > before.start):
+                    self._inventory.write_durably(inventory)
+                else:
+                    self._inventory.replace(inventory)
+            except DiskError as error:
+                self._take_note_back(str(error))
+                raise
             self._cuts += 1
             try:
                 yield
@@ -690,6 +694,16 @@ class Log:
                 raise
             finally:
                 self._cuts += 1
+
+    def _take_note_back(self, reason: str) -> None:
+        """Note what the log has, after the note of a cut that is not made was refused.
+
+        If that is refused too, the log has failed: the next start would believe the cut.
+        """
+        try:
+            self._inventory.replace(self._take_inventory(self._segments, self.start))
+        except DiskError:
+            self.fail(reason)
 
     # Scrubbing
 
