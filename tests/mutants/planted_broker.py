@@ -20,8 +20,10 @@ BROKER = (
         edits=(
             Edit(
                 PRODUCE,
-                "if replica.high_watermark > last_offset:",
-                "if replica.log.end > last_offset:",
+                "        if replica.high_watermark > last_offset:\n"
+                "            on_verdict(replica.judge_committed(last_offset))\n",
+                "        if replica.log.end > last_offset:\n"
+                "            on_verdict(Verdict.ENOUGH)\n",
             ),
         ),
     ),

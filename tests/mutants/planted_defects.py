@@ -385,8 +385,7 @@ DEFECTS = (
     Mutant(
         name="unopened-is-damaged",
         title="A log that the disk refuses to open is reported as damaged",
-        breaks="An eligible replica is elected, though nothing is lost but what it lacks.",
-        is_protocol=True,
+        breaks="An eligible replica is elected, though nothing is lost but what it lacks (acks=1).",
         finders=("tests/broker/replication/test_unopened_logs.py",),
         edits=(
             Edit(

@@ -234,8 +234,11 @@ class DiskFaults(FaultBase):
                 logs[folder].append(path)
         # Without its inventory, a log that lost its oldest segment looks as after retention.
         noted = [folder for folder in logs if f"{folder}/{INVENTORY}" in disk.paths()]
-        complete = [path for folder in noted for path in logs[folder][:-1]]
-        cut = self._random.choice(complete) if complete else ""
+        complete = [logs[folder][:-1] for folder in noted if len(logs[folder]) > 1]
+        # A log without its oldest segment reads well, and others take its start from a leader.
+        is_oldest = self._random.choice((True, True, True, False))
+        choices = [path for paths in complete for path in (paths[:1] if is_oldest else paths)]
+        cut = self._random.choice(choices) if choices else ""
         others = [folder for folder, segments in logs.items() if segments and folder not in cut]
         lost = self._random.choice(others) if others else ""
         way = self._random.choice(("log", "topic id"))

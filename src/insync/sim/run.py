@@ -51,6 +51,7 @@ FLUSHES_CHANCE = 0.2
 DRIFT_CHANCE = 0.2
 WIDE_CHANCE = 0.03
 SQLITE_CHANCE = 0.15
+SEGMENT_BYTES = (2_048, 16_384, 1 << 30)
 WIDE_PARTITIONS = 150
 COOLDOWN_MS = 3_000  # short enough that cool-downs end within a run
 CLIENTS_SETTLE_WITHIN_S = 60.0
@@ -91,11 +92,12 @@ class Plan:
             factor=factor,
             min_isr=min_isr,
             unclean=random.random() < 0.1 and not (is_power or is_elections),  # noqa: PLR2004
-            segment_bytes=random.choice((2_048, 16_384, 1 << 30)),
+            # Where complete segments are lost there have to be some, and retention removes none.
+            segment_bytes=min(SEGMENT_BYTES) if is_elections else random.choice(SEGMENT_BYTES),
             # By true lag a follower is in sync that has not reached the new leader's end yet.
             policy=_draw_policy(random, ("true-lag",) if is_elections else POLICY_NAMES),
             brokers=4 if mix in ("moves", "elections") else 3,
-            retention_bytes=random.choice((-1, -1, 4_096, 20_000)),
+            retention_bytes=-1 if is_elections else random.choice((-1, -1, 4_096, 20_000)),
             flushes=mix == "power everywhere"
             or (random.random() < FLUSHES_CHANCE and not is_elections),
             latency_s_max=random.choice((0.002, 0.002, 0.002, 0.03)),
