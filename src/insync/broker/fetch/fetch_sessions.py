@@ -50,9 +50,18 @@ class Backlog(Enum):
 
 
 class PoolReading(NamedTuple):
-    """The read pool reads for the partition."""
+    """The read pool reads for the partition, or will when the session has memory for it."""
 
     read_id: int
+
+
+class QueuedRead(Protocol):
+    """A read that waits until the session has memory for it."""
+
+    size_bytes: int
+
+    def start(self) -> None: ...
+    def cancel(self) -> None: ...
 
 
 class PoolResult(NamedTuple):
@@ -143,23 +152,23 @@ class SessionPartition:
             or answer.log_start != self.sent_log_start
         )
 
-    def has_no_news(self) -> bool:
-        """Whether this request has read it, found nothing to send, and nothing came since.
+    def is_unchanged_since(self, answer: FetchedPartition) -> bool:
+        """Whether reading it again would bring what this request has read before.
 
         Reading it again at every change of another partition would cost as many reads as there
         are pairs of them. Outside the ISR it stays ready: the next request may expand the ISR.
         """
         replica = self.watched
-        is_same = (
+        is_reading = isinstance(self.pool_read, PoolReading)
+        is_unchanged = (
             replica is not None
-            and self.backlog is Backlog.NONE
-            and self.pool_read is None
-            and replica.high_watermark == self.sent_watermark
-            and replica.log.start == self.sent_log_start
+            and (is_reading or (self.backlog is Backlog.NONE and self.pool_read is None))
+            and replica.high_watermark == answer.high_watermark
+            and replica.log.start == answer.log_start
         )
-        if is_same and not self.is_outside_isr:
+        if is_unchanged and (is_reading or not self.is_outside_isr) and not self.has_news(answer):
             self.session.ready.pop(self, None)
-        return is_same
+        return is_unchanged
 
     def on_sent(self, answer: FetchedPartition) -> None:
         """The answer is sent. Records and errors are sent again until the client lists it again."""
@@ -170,6 +179,9 @@ class SessionPartition:
         self.sent_log_start = answer.log_start
         ready, limited = self.session.ready, self.session.limited
         ready.pop(self, None)
+        if isinstance(self.pool_read, PoolReading) and not answer.error:
+            limited.pop(self, None)
+            return  # it is ready again when it is read
         match self.backlog:
             case Backlog.HELD_BACK:
                 limited[self] = None
@@ -195,8 +207,14 @@ class SessionPartition:
         return replica is None or replica.high_watermark != answer.high_watermark
 
     def drop_pool_read(self) -> None:
+        """Forget a read that is queued, under way or done."""
         self.pool_read = None
-        self.reserve(0)
+        queued = self.session.queued_reads.pop(self, None)
+        if queued is not None:
+            queued.cancel()
+        if self.reserved_bytes:
+            self.reserve(0)
+            self.session.start_reads()
 
     def release(self) -> None:
         """It is fetched no longer. The result of a read that is under way will be discarded."""
@@ -217,7 +235,9 @@ class FetchSession:
         "fetched_at_ms",
         "follower",
         "limited",
+        "max_bytes",
         "partitions",
+        "queued_reads",
         "ready",
         "reserved_bytes",
         "runs",
@@ -234,7 +254,9 @@ class FetchSession:
         self.partitions: dict[PartitionKey, SessionPartition] = {}
         self.ready: dict[SessionPartition, None] = {}  # in the order they are served
         self.limited: dict[SessionPartition, None] = {}  # behind; served as the quota allows
+        self.max_bytes = 0  # of a response, as the latest request has it
         self.reserved_bytes = 0  # memory for reads in the pool and their results
+        self.queued_reads: dict[SessionPartition, QueuedRead] = {}  # which wait for such memory
         self.waiting: WaitingFetch | None = None
         self.runs: deque[Run] = deque(maxlen=RUNS_MAX)
         self._attached: dict[PartitionKey, Replica] = {}  # replicas whose `sessions` have this one
@@ -255,7 +277,26 @@ class FetchSession:
         first_ms, last_ms, count, before_ms = self.runs[-1]
         self.runs[-1] = (first_ms, last_ms, count, before_ms + wait_ms)
 
+    def queue_read(self, partition: SessionPartition, read: QueuedRead) -> None:
+        """Start a read as soon as the session's reads and results leave memory for it."""
+        self.queued_reads[partition] = read
+        self.start_reads()
+
+    def start_reads(self) -> None:
+        while self.queued_reads:
+            partition, read = next(iter(self.queued_reads.items()))
+            if not self.has_memory_for(read.size_bytes):
+                return
+            del self.queued_reads[partition]
+            partition.reserve(read.size_bytes)
+            read.start()
+
+    def has_memory_for(self, size_bytes: int) -> bool:
+        """One read always fits."""
+        return not self.reserved_bytes or self.reserved_bytes + size_bytes <= self.max_bytes
+
     def apply_request(self, request: FetchRequest) -> None:
+        self.max_bytes = request.max_bytes
         for topic, numbers in request.forgotten:
             for number in numbers:
                 self._forget((topic, number))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -35,7 +35,7 @@ from insync.broker.fetch.fetch_sessions import (
     PoolResult,
     SessionPartition,
 )
-from insync.broker.fetch.pending_read import ConnectionFetches, PendingRead
+from insync.broker.fetch.pending_read import ConnectionFetches, OnReadDone, PendingRead
 from insync.broker.quotas.quota_admission import UNTHROTTLED, QuotaAdmission, ResponseAdmission
 from insync.broker.reads import ReadPool
 from insync.broker.replication.replica import Replica
@@ -101,10 +101,11 @@ class PendingFetch:
         self._request = request
         self._session = session
         self._is_full = is_full  # the response has all partitions, not only those with news
+        # What each partition was last read as, without records. It is read again if it changes.
+        self._answers: dict[SessionPartition, FetchedPartition] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_first_attempt = True
         self._parsed_at_ms = handler.replicas.loop.now_ms
-        self._read_needed_at_ms: dict[SessionPartition, int] = {}
         self._is_wait_over = request.max_wait_ms <= 0
         self._has_waited = False
         self._is_answered = False
@@ -129,8 +130,13 @@ class PendingFetch:
             else:
                 counts.replication_bytes_out += draft.size_bytes
             draft.admission.on_sent()
-            self._answer(draft.answers)
-        elif not self._is_wait_over and self._timer is None:
+            self._answer(
+                {**self._answers, **dict(draft.answers)}.items() if self._answers else draft.answers
+            )
+            return
+        for partition, answer in draft.answers:
+            self._answers[partition] = answer._replace(records=None) if answer.records else answer
+        if not self._is_wait_over and self._timer is None:
             self._wait()
 
     def _needs_pool_reads(self) -> bool:
@@ -191,9 +197,10 @@ class PendingFetch:
         admission = self._handler.quota.response(session) if is_follower else UNTHROTTLED
         for partition in self._partitions_to_read(admission):
             is_response_full = left_bytes <= 0 < size_bytes
-            if is_response_full and not self._is_full and not self._is_first_attempt:
+            if is_response_full and not self._is_first_attempt:
                 break  # the others stay ready, and come first next time
-            if not self._is_full and not self._is_first_attempt and partition.has_no_news():
+            before = self._answers.get(partition)
+            if before is not None and partition.is_unchanged_since(before):
                 continue
             replica = self._handler.find_replica(partition)
             if isinstance(replica, ErrorCode):
@@ -222,7 +229,7 @@ class PendingFetch:
     def _partitions_to_read(self, admission: ResponseAdmission) -> Iterator[SessionPartition]:
         """Those that wait for the quota come first, until it refuses one."""
         session = self._session
-        if self._is_full:
+        if self._is_full and self._is_first_attempt:
             yield from list(session.partitions.values())
             return
         for partition in list(session.limited):
@@ -298,20 +305,38 @@ class PendingFetch:
     ) -> ReadResult | WouldBlock | ErrorCode | None:
         """What is in memory, or has been read in the pool; None if there is nothing to send."""
         match partition.pool_read:
-            case PoolResult(_, records):
-                return None if partition.backlog is Backlog.HELD_BACK else records
+            case PoolResult(_, read):
+                return None if partition.backlog is Backlog.HELD_BACK else read
             case PoolReading():
                 return None
             case None:
-                if partition.backlog is Backlog.NONE or (left_bytes <= 0 and not min_one_batch):
+                has_no_room = left_bytes <= 0 and not min_one_batch
+                if partition.backlog is Backlog.NONE or (
+                    has_no_room and not self._counts_pending_read(partition, replica)
+                ):
                     return None
-                return read_from_memory(
+                records = read_from_memory(
                     replica,
                     partition.requested,
                     left_bytes,
                     up_to=up_to,
                     min_one_batch=min_one_batch,
                 )
+                return None if has_no_room and isinstance(records, ReadResult) else records
+
+    def _counts_pending_read(self, partition: SessionPartition, replica: Replica) -> bool:
+        """Whether a read that is not in memory counts for a follower (KIP-501).
+
+        Then it is registered although the response is full, if nothing but memory is in its way.
+        """
+        term = replica.term
+        return (
+            self._is_first_attempt
+            and self._session.follower is not None
+            and term is not None
+            and term.policy.pending_reads
+            and partition.backlog is Backlog.UNLIMITED
+        )
 
     def _is_outside_isr(self, replica: Replica) -> bool:
         follower, term = self._session.follower, replica.term
@@ -373,14 +398,13 @@ class PendingFetch:
     ) -> None:
         """Read in the pool. The read is pending until it is done; then the fetch tries again."""
         requested, session = partition.requested, self._session
-        # A pending read begins when the request is parsed. Waiting for records is no part of it.
-        now_ms = self._handler.replicas.loop.now_ms
-        since_ms = self._parsed_at_ms if self._is_first_attempt else now_ms
-        needed_at_ms = self._read_needed_at_ms.setdefault(partition, since_ms)
-        size_bytes = min(requested.max_bytes, left_bytes)
-        if session.reserved_bytes and session.reserved_bytes + size_bytes > self._request.max_bytes:
-            return  # the session's reads fill a response already; this one is tried again later
-        partition.reserve(size_bytes)
+        has_session = session.session_id != NO_SESSION
+        is_limited = partition.backlog is Backlog.LIMITED
+        size_bytes = requested.max_bytes
+        if is_limited or not has_session:  # else a later response has room for it
+            size_bytes = min(size_bytes, left_bytes)
+        if not has_session and not session.has_memory_for(size_bytes):
+            return  # the reads fill the response already, and there is no later one
         pending = PendingRead(
             self,
             partition,
@@ -388,20 +412,21 @@ class PendingFetch:
             read_id=next(self._handler.read_ids),
             leader_end=up_to,
             incarnation=Incarnation(self._request.replica_epoch),
+            size_bytes=size_bytes,
+            min_one_batch=min_one_batch or (session.follower is not None and not is_limited),
         )
         partition.pool_read = PoolReading(pending.read_id)
         self._reads_under_way += 1
-        pending.begin(session.follower, parsed_at_ms=needed_at_ms)
-        read = partial(
-            replica.log.read,
-            requested.fetch_offset,
-            size_bytes,
-            up_to=up_to,
-            min_one_batch=min_one_batch,
-            nowait=False,
+        # It begins when the request is parsed. Waiting for records is no part of it.
+        now_ms = self._handler.replicas.loop.now_ms
+        parsed_at_ms = self._parsed_at_ms if self._is_first_attempt else now_ms
+        pending.begin(session.follower, parsed_at_ms=parsed_at_ms)
+        session.queue_read(partition, pending)
+
+    def submit(self, read: Callable[[], ReadResult | WouldBlock], on_done: OnReadDone) -> None:
+        self._handler.pool.submit(read).add_done_callback(
+            partial(self._handler.replicas.loop.run, on_done)
         )
-        on_done = partial(self._handler.replicas.loop.run, pending.on_done)
-        self._handler.pool.submit(read).add_done_callback(on_done)
 
     def on_read_done(self) -> None:
         self._reads_under_way -= 1

@@ -1,14 +1,17 @@
 """A read that was not in memory, done in the pool: while it is pending it counts for its follower.
 
 KIP-501: a follower stays in the ISR while the leader is still reading for its fetch. So a read
-is reported to the leader's rules when it begins, when it ends and when its connection is closed.
+is reported to the leader's rules when it begins, when it ends and when its connection is closed. It
+begins when it is needed: also while it waits for a reader, or for memory that a response may use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -35,6 +38,9 @@ class ConnectionFetches:
     pending_reads: dict[PendingRead, None] = field(default_factory=dict)
 
 
+OnReadDone = Callable[[asyncio.Future[ReadResult | WouldBlock]], None]
+
+
 class RequestingFetch(Protocol):
     """The fetch that a read is for."""
 
@@ -45,6 +51,8 @@ class RequestingFetch(Protocol):
     @property
     def connection_fetches(self) -> ConnectionFetches: ...
     def on_read_done(self) -> None: ...
+    def submit(self, read: Callable[[], ReadResult | WouldBlock], on_done: OnReadDone) -> None:
+        """Read in the pool."""
 
 
 class PendingRead:
@@ -59,6 +67,8 @@ class PendingRead:
         read_id: int,
         leader_end: int,
         incarnation: Incarnation,
+        size_bytes: int,
+        min_one_batch: bool,
     ) -> None:
         self._fetch = fetch
         self._partition = partition
@@ -67,6 +77,8 @@ class PendingRead:
         self.read_id = read_id
         self._leader_end = leader_end
         self._incarnation = incarnation
+        self.size_bytes = size_bytes
+        self._min_one_batch = min_one_batch
         self._follower: BrokerId | None = None  # None: the read counts for no follower
         self._parsed_at_ms = 0
 
@@ -87,6 +99,23 @@ class PendingRead:
         )
         self._fetch.replicas.leading.report(self._replica, started)
 
+    def start(self) -> None:
+        """The session has memory for it."""
+        read = partial(
+            self._replica.log.read,
+            self._partition.requested.fetch_offset,
+            self.size_bytes,
+            up_to=self._leader_end,
+            min_one_batch=self._min_one_batch,
+            nowait=False,
+        )
+        self._fetch.submit(read, self.on_done)
+
+    def cancel(self) -> None:
+        """It is not needed any more, and had not been started."""
+        self._end(None, outcome=CANCELLED)
+        self._fetch.on_read_done()
+
     def on_done(self, future: asyncio.Future[ReadResult | WouldBlock]) -> None:
         partition = self._partition
         is_awaited = partition.awaits_read(self.read_id)
@@ -95,6 +124,7 @@ class PendingRead:
         self._end(size_bytes if is_awaited else None)
         if is_awaited:
             partition.pool_read = PoolResult(self._epoch, records)
+            partition.session.ready[partition] = None
         self._fetch.on_read_done()
         partition.session.wake()
 
@@ -116,7 +146,7 @@ class PendingRead:
         assert isinstance(result, ReadResult), "a read that may block does not say it would"
         return result
 
-    def _end(self, served_bytes: int | None) -> None:
+    def _end(self, served_bytes: int | None, *, outcome: str = ERROR) -> None:
         """Report the read's end; `served_bytes` is None if it failed or is not awaited any more."""
         follower = self._follower
         if follower is None:
@@ -133,7 +163,7 @@ class PendingRead:
             self._replica, self._end_event(follower, served_bytes), now_ms=now_ms
         )
         if is_pending:  # else its end is recorded already
-            outcome = ERROR if served_bytes is None else OK
+            outcome = outcome if served_bytes is None else OK
             self._record(follower, now_ms, served_bytes or 0, outcome)
 
     def _end_event(self, follower: BrokerId, served_bytes: int | None) -> ReadServed | ReadFailed:
