@@ -63,11 +63,10 @@ GIVEN_UP_MS = 1_000  # after an unexpected error; other brokers take the role wi
 BROKER_CHECK_PATHS = (
     paths.CONTROLLER,
     paths.BROKER_IDS,
-    paths.RESIGNATIONS,
-    paths.COOLING,
     paths.FAILED_REPLICAS,
     paths.DAMAGED_REPLICAS,
 )
+WAKING_PATHS = (paths.RESIGNATIONS, paths.COOLING)  # which concern no other partition
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
 NO_CONFIG: Mapping[str, str] = {}
@@ -156,6 +155,8 @@ class Controller:
             is_allowed = change.path.startswith(paths.TOPIC_CONFIGS) and _may_allow_unclean(change)
             if is_allowed or change.path.startswith(BROKER_CHECK_PATHS):
                 self._request_broker_check()
+            elif change.path.startswith(WAKING_PATHS):
+                self._wake.set()
         if self._moving.on_changes(changes):
             self._wake.set()
 
@@ -312,8 +313,13 @@ class Controller:
             operations_by_state=decisions.operations_by_state,
             cause=RESIGNED,
         )
-        for line in decisions.lines:
+        for line in decisions.lines[:LISTED_MAX]:
             logger.info("%s", line)
+        if len(decisions.lines) > LISTED_MAX:
+            logger.info(
+                "controller: and %d more partitions whose leaders asked to resign",
+                len(decisions.lines) - LISTED_MAX,
+            )
 
     async def _end_cooldowns(self) -> None:
         """By this controller's clock since it first saw them: at least as long as configured."""

@@ -7,6 +7,7 @@ The controller measures how long that lasts (`expiry_timers.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from insync.metadata import paths
@@ -16,6 +17,7 @@ from insync.metadata.records import Resignation, TopicRecord, decode_state
 from insync.metadata.store import Create, Delete, MetadataStore, Operation
 from insync.rules.partition_state import PartitionState
 from insync.rules.resignation import resign
+from insync.rules.values import BrokerId
 
 
 @dataclass
@@ -32,6 +34,7 @@ class ResignationDecisions:
 
 def decide_resignations(store: MetadataStore, *, live: ElectableBrokers) -> ResignationDecisions:
     decisions = ResignationDecisions()
+    taken_over: Counter[BrokerId] = Counter()
     for entry in store.under(paths.RESIGNATIONS):
         key = paths.resignation_of(entry.path)
         resignation = Resignation.decode(entry.value)
@@ -40,7 +43,13 @@ def decide_resignations(store: MetadataStore, *, live: ElectableBrokers) -> Resi
         state = _state_of(store, key, resignation)
         after = None
         if state is not None:
-            after = resign(state, live=live(key), cooling=brokers_in_cooldown(store, key))
+            after = resign(
+                state,
+                live=live(key),
+                cooling=brokers_in_cooldown(store, key),
+                silent=resignation.silent,
+                taken_over=taken_over,
+            )
         if after is None:
             decisions.refused.append(delete_request)
             why_not = (
@@ -53,6 +62,8 @@ def decide_resignations(store: MetadataStore, *, live: ElectableBrokers) -> Resi
                 f"{key[0]}-{key[1]}: broker {resignation.leader} may not resign: {why_not}"
             )
             continue
+        assert after.leader is not None, "another replica leads now"
+        taken_over[after.leader] += 1
         current = store.get(path)
         assert current is not None, "it was decoded just now"
         cooling = Create(paths.cooling(*key, resignation.leader), b"")

@@ -12,7 +12,7 @@ from insync.metadata.errors import StoreCorrupt
 from insync.rules.partition_state import PartitionState
 from insync.rules.throttle_lease import Listed, RateSet, ThrottleLease
 from insync.rules.throttled_replicas import SomeReplicas, parse
-from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, PartitionId
+from insync.rules.values import NO_BROKERS, BrokerId, Incarnation, LeaderEpoch, PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,7 @@ class Resignation:
     leader: BrokerId
     leader_epoch: LeaderEpoch
     why: str
+    silent: frozenset[BrokerId] = NO_BROKERS  # followers whose sessions may be about to end
 
     def encode(self) -> bytes:
         return _json(
@@ -97,6 +98,7 @@ class Resignation:
             leader=self.leader,
             leader_epoch=self.leader_epoch,
             why=self.why,
+            silent=sorted(self.silent),
         )
 
     @classmethod
@@ -107,6 +109,7 @@ class Resignation:
             leader=BrokerId(fields["leader"]),
             leader_epoch=LeaderEpoch(fields["leader_epoch"]),
             why=fields["why"],
+            silent=frozenset(map(BrokerId, fields.get("silent", ()))),
         )
 
 

@@ -11,6 +11,9 @@ The document warns of thrashing when slowness moves from broker to broker. Two l
   if no other in-sync replica is live, and if it has to lead it does not resign again.
 - A leader stays if every other in-sync replica has a cool-down, or there is none. So one partition
   sees at most one resignation per replica and cool-down, whichever brokers die and return.
+
+Several partitions whose reads are slow together have a slow disk in common. Then all partitions of
+that disk are handed over, in one step and spread over the followers.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from insync.rules.election import successor
 from insync.rules.follower import Follower
 from insync.rules.partition_state import PartitionState
-from insync.rules.values import BrokerId
+from insync.rules.values import NO_BROKERS, BrokerId
 
 COOLDOWN_MS_DEFAULT = 60_000
+NOTHING_TAKEN_OVER: Mapping[BrokerId, int] = {}
 
 
 def resigns_at_ms(followers: Iterable[Follower], *, process_time_max_ms: int) -> int | None:
@@ -56,13 +59,25 @@ def resign(
     *,
     live: AbstractSet[BrokerId],
     cooling: AbstractSet[BrokerId],
+    silent: AbstractSet[BrokerId] = NO_BROKERS,
+    taken_over: Mapping[BrokerId, int] = NOTHING_TAKEN_OVER,
 ) -> PartitionState | None:
-    """The state after the leader handed over; None if no other replica can lead."""
+    """The state after the leader handed over; None if no other replica can lead.
+
+    Leadership goes to the in-sync replica that has `taken_over` the fewest partitions at this
+    time, in assignment order where that is the same; to a `silent` one, whose session may be about
+    to end, only if there is no other.
+    """
     leader = state.leader
     assert leader is not None, "only a leader resigns"
-    excluded = cooling | {leader}
-    new_leader = successor(state, live=live, cooling=excluded)
-    if leader in cooling or new_leader is None or new_leader in excluded:
+    candidates = [
+        broker
+        for broker in state.replicas
+        if broker in state.isr and broker in live and broker not in cooling and broker != leader
+    ]
+    candidates = [broker for broker in candidates if broker not in silent] or candidates
+    if leader in cooling or not candidates:
         return None
+    new_leader = min(candidates, key=lambda broker: taken_over.get(broker, 0))
     others = tuple(member for member in state.isr if member != leader)
     return state.led_by(new_leader, isr=(*others, leader))

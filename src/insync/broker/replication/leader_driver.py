@@ -9,11 +9,11 @@ the callback that reported the event (`broker_loop.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from insync.broker.broker_loop import BrokerLoop
-from insync.broker.cluster_view import ClusterView
+from insync.broker.cluster_view import ClusterView, TopicPartition
 from insync.broker.replication.isr_commits import IsrCommits
 from insync.broker.replication.isr_reasons import why_by_controller, why_proposed
 from insync.broker.replication.replica import Replica
@@ -67,6 +67,8 @@ class LeaderDriver:
         store: MetadataStore,
         view: ClusterView,
         loop: BrokerLoop,
+        partitions: Mapping[TopicPartition, Replica],
+        silent_after_ms: Callable[[], int],
         recorder: Recorder | None,
     ) -> None:
         self._broker = broker
@@ -74,7 +76,13 @@ class LeaderDriver:
         self._loop = loop
         self._recorder = recorder
         self._commits = IsrCommits(store, view, loop, self._refuse, self.read_state)
-        self._resignations = ResignationRequests(broker=broker, store=store, view=view)
+        self._resignations = ResignationRequests(
+            broker=broker,
+            store=store,
+            view=view,
+            partitions=partitions,
+            silent_after_ms=silent_after_ms,
+        )
 
     def registered(self, incarnation: Incarnation) -> None:
         """This broker has registered: from now on it writes in the name of this incarnation."""
@@ -307,7 +315,7 @@ class LeaderDriver:
             case IsrSettled():
                 self._settled(replica, term, effect, now_ms=now_ms)
             case Resign(reason):
-                self._resignations.request(replica, term, reason)
+                self._resignations.request(replica, term, reason, now_ms=now_ms)
 
     def _propose(
         self, replica: Replica, term: Leadership, proposal: ProposeIsr, *, now_ms: int

@@ -78,7 +78,13 @@ class Replicas:
         self.on_following: Callable[[Replica], None]  # set by the follower fetchers
         self.has_dropped = asyncio.Event()  # logs of dropped replicas wait to be deleted
         self.leading = LeaderDriver(
-            broker=broker, store=store, view=view, loop=loop, recorder=recorder
+            broker=broker,
+            store=store,
+            view=view,
+            loop=loop,
+            partitions=self.partitions,
+            silent_after_ms=self._silent_after_ms,
+            recorder=recorder,
         )
         self.offline = OfflineReplicas(
             broker=broker,
@@ -97,6 +103,11 @@ class Replicas:
         self._deleted: dict[TopicPartition, None] = {}  # their states are gone; to be dropped
         self._undeleted: set[TopicPartition] = set()  # dropped; their logs are to be deleted
         self._rules = Rules()
+
+    def _silent_after_ms(self) -> int:
+        """After how long without a fetch a follower's broker may be gone."""
+        settings = self.settings.broker
+        return settings.replica_fetch_wait_max_ms + settings.broker_heartbeat_interval_ms
 
     def start(self, incarnation: Incarnation) -> None:
         """Apply every partition state, and follow changes from now on."""
