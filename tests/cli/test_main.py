@@ -119,7 +119,7 @@ def test_the_demo_checks_every_statement_and_loses_nothing() -> None:
     done = subprocess.run([INSYNC, "demo"], capture_output=True, text=True, check=True, timeout=120)
     text = " ".join(done.stdout.split())
     assert f"{len(library.names())} scenarios" in text
-    assert "121 statements, 0 wrong. 60,000 records acknowledged" in text
+    assert "126 statements, 0 wrong. 60,000 records acknowledged" in text
     assert "across the death of their leader, 0 lost" in text
     assert [f"Act {number} of 4: " in text for number in (1, 2, 3, 4)] == [True] * 4
     assert "Try next insync explain" in text

@@ -142,7 +142,9 @@ def test_a_stall_moves_every_clock_but_never_more_than_allowed_since_the_last_fe
     follower = Follower.member(epoch_started_at_ms=0)
     follower = follower.on_fetch(fetch(10, leader_end=10, at_ms=100))
     follower = follower.on_fetch(fetch(10, leader_end=20, at_ms=150))
-    follower = follower.on_read_began(read_id=1, connection=1, offset=Offset(10), parsed_at_ms=160)
+    follower = follower.on_read_began(
+        read_id=1, connection=1, offset=Offset(10), parsed_at_ms=160, high_watermark=None
+    )
     stalled = stall(follower, began_at_ms=170, length_ms=700)
     assert stalled.fetched_at_ms == 850
     assert stalled.caught_up_at_ms == 800

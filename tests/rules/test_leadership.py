@@ -285,14 +285,42 @@ def test_a_gap_that_began_before_the_last_work_moves_nothing_into_the_future() -
 
 
 def test_a_follower_that_stops_holding_the_watermark_in_a_stall_advances_it_at_once() -> None:
-    """Outside the ISR and close by KIP-16's rule, then silent for longer than a stall excuses.
+    """Outside the ISR and caught up, then silent for longer than a stall excuses.
     No check runs until the next fetch or append, and a producer may wait for it."""
     term = leadership(members=(LEADER,), policy=LagBegin(lag_time_max_ms=3_000))
-    term = fetched(term.append(end=Offset(5), now_ms=1_000), THIRD, 2, at_ms=1_001)
+    term = fetched(term.append(end=Offset(5), now_ms=1_000), THIRD, 5, at_ms=1_001)
     term = term.append(end=Offset(9), now_ms=1_002)
     assert term.high_watermark == 5
     assert term.stalled(Stall(began_at_ms=1_100, ended_at_ms=4_000)).high_watermark == 5
     assert term.stalled(Stall(began_at_ms=1_100, ended_at_ms=9_000)).high_watermark == 9
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [LagBegin(lag_time_max_ms=3_000), Messages(lag_time_max_ms=3_000, lag_max_messages=100)],
+)
+def test_a_returning_replica_that_has_far_to_go_does_not_hold_the_watermark(policy: Policy) -> None:
+    """KAFKA-4485 defines the pseudo-ISR by time lag. Both rules call this replica in sync."""
+    term = leadership(members=(LEADER,), policy=policy).append(end=Offset(50), now_ms=10_000)
+    term = fetched(term, THIRD, 10, at_ms=10_001)
+    term = term.append(end=Offset(60), now_ms=10_002)
+    assert term.high_watermark == 60
+    assert THIRD not in term.pseudo_isr(now_ms=10_002)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [LagBegin(lag_time_max_ms=3_000), Messages(lag_time_max_ms=3_000, lag_max_messages=100)],
+)
+def test_a_replica_that_was_caught_up_within_the_limit_holds_the_watermark(policy: Policy) -> None:
+    term = leadership(members=(LEADER,), policy=policy).append(end=Offset(50), now_ms=10_000)
+    term = fetched(term, THIRD, 50, at_ms=10_001)
+    term = term.append(end=Offset(60), now_ms=10_002)
+    assert term.high_watermark == 50
+    lets_go_at_ms = term.next_deadline_ms(now_ms=10_002)
+    assert lets_go_at_ms == 13_002, "T after it was caught up"
+    assert THIRD in term.pseudo_isr(now_ms=13_001)
+    assert THIRD not in term.pseudo_isr(now_ms=13_002)
 
 
 def test_a_move_adds_and_drops_replicas_within_an_epoch() -> None:

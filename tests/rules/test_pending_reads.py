@@ -11,9 +11,20 @@ def follower_at(offset: int, *, leader_end: int) -> Follower:
     )
 
 
-def began(follower: Follower, offset: int, *, read_id: int = 1, connection: int = 1) -> Follower:
+def began(
+    follower: Follower,
+    offset: int,
+    *,
+    read_id: int = 1,
+    connection: int = 1,
+    high_watermark: int | None = None,
+) -> Follower:
     return follower.on_read_began(
-        read_id=read_id, connection=connection, offset=Offset(offset), parsed_at_ms=100
+        read_id=read_id,
+        connection=connection,
+        offset=Offset(offset),
+        parsed_at_ms=100,
+        high_watermark=None if high_watermark is None else Offset(high_watermark),
     )
 
 
@@ -24,8 +35,16 @@ def test_a_read_at_the_leaders_previous_end_holds() -> None:
     assert not began(follower, 1_001).reads.hold
 
 
-def test_the_first_read_of_an_epoch_holds_nothing() -> None:
-    assert not began(Follower.member(epoch_started_at_ms=0), 1_000).reads.hold
+def test_the_first_read_of_an_epoch_holds_a_member_at_the_watermark_and_no_other() -> None:
+    follower = Follower.member(epoch_started_at_ms=0)
+    assert began(follower, 1_000, high_watermark=1_000).reads.hold
+    assert not began(follower, 999, high_watermark=1_000).reads.hold
+    assert not began(follower, 1_000, high_watermark=None).reads.hold, "outside the ISR"
+
+
+def test_the_watermark_counts_for_the_first_read_only() -> None:
+    follower = follower_at(950, leader_end=1_002)
+    assert not began(follower, 1_001, high_watermark=900).reads.hold
 
 
 def test_a_read_is_timed_whether_it_holds_or_not() -> None:

@@ -28,7 +28,11 @@ def reading(*parsed_at_ms: int) -> Follower:
     follower = Follower.member(epoch_started_at_ms=0)
     for read_id, at_ms in enumerate(parsed_at_ms):
         follower = follower.on_read_began(
-            read_id=read_id, connection=1, offset=Offset(0), parsed_at_ms=at_ms
+            read_id=read_id,
+            connection=1,
+            offset=Offset(0),
+            parsed_at_ms=at_ms,
+            high_watermark=None,
         )
     return follower
 

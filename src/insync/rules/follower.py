@@ -143,14 +143,22 @@ class Follower:
         )
 
     def on_read_began(
-        self, *, read_id: int, connection: int, offset: Offset, parsed_at_ms: int
+        self,
+        *,
+        read_id: int,
+        connection: int,
+        offset: Offset,
+        parsed_at_ms: int,
+        high_watermark: Offset | None,
     ) -> Follower:
+        """`high_watermark` is None for a replica outside the ISR."""
+        is_first = self.leader_end_at_fetch is None
         reads = self.reads.begin(
             read_id=read_id,
             connection=connection,
             offset=offset,
             parsed_at_ms=parsed_at_ms,
-            leader_end_at_last_fetch=self.leader_end_at_fetch,
+            holds_from=high_watermark if is_first else self.leader_end_at_fetch,
         )
         return replace(self, reads=reads)
 

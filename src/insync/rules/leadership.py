@@ -20,7 +20,13 @@ from insync.rules.eviction import evicted_at_ms
 from insync.rules.follower import Fetch, Follower
 from insync.rules.isr import Isr, Stable
 from insync.rules.membership import Obstacle
-from insync.rules.policy import LeaderLog, Policy, half_period_check_at_ms, in_sync
+from insync.rules.policy import (
+    LeaderLog,
+    Policy,
+    half_period_check_at_ms,
+    holds_watermark_until_ms,
+    in_sync,
+)
 from insync.rules.resignation import resigns_at_ms
 from insync.rules.stalls import Stall
 from insync.rules.values import (
@@ -196,8 +202,13 @@ class Leadership:
         offset: Offset,
         parsed_at_ms: int,
     ) -> Leadership:
+        is_member = broker in isr_rules.committed(self.isr)
         began = self.followers[broker].on_read_began(
-            read_id=read_id, connection=connection, offset=offset, parsed_at_ms=parsed_at_ms
+            read_id=read_id,
+            connection=connection,
+            offset=offset,
+            parsed_at_ms=parsed_at_ms,
+            high_watermark=self.high_watermark if is_member else None,
         )
         return self._replace_follower(broker, began)
 
@@ -402,8 +413,8 @@ class Leadership:
         outside = self._followers_outside(isr_rules.committed(self.isr))
         if outside:
             for broker in self._pseudo_isr(outside, now_ms=now_ms) & outside.keys():
-                lets_go_at_ms = self.policy.leaves_at_ms(
-                    self.followers[broker], self.log, session_fetched_at_ms=NEVER_MS
+                lets_go_at_ms = holds_watermark_until_ms(
+                    self.policy, self.followers[broker], self.log
                 )
                 if lets_go_at_ms is not None:
                     moments.append(lets_go_at_ms)

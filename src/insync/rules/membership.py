@@ -24,7 +24,7 @@ from enum import Enum
 
 from insync.rules.follower import Follower
 from insync.rules.isr import Isr, maximal
-from insync.rules.policy import LeaderLog, Policy, in_sync
+from insync.rules.policy import LeaderLog, Policy, holds_watermark_until_ms, in_sync
 from insync.rules.values import BrokerId, Incarnation, Offset
 
 
@@ -66,15 +66,20 @@ def pseudo_isr(
     registered: Mapping[BrokerId, Incarnation],
     now_ms: int,
 ) -> frozenset[BrokerId]:
-    """The leader and every follower that is in sync but for the watermark."""
+    """The leader and every follower whose time lag is within T, but for the watermark."""
     epoch_start = log.append_times.epoch_start
     return frozenset(
         broker
         for broker, follower in followers.items()
         if follower.end >= epoch_start
         and follower.incarnation == registered.get(broker)
-        and in_sync(policy, follower, log, now_ms=now_ms)
+        and _holds_watermark(policy, follower, log, now_ms=now_ms)
     ) | {leader}
+
+
+def _holds_watermark(policy: Policy, follower: Follower, log: LeaderLog, *, now_ms: int) -> bool:
+    until_ms = holds_watermark_until_ms(policy, follower, log)
+    return until_ms is None or now_ms < until_ms
 
 
 def high_watermark(

@@ -5,7 +5,8 @@ were not answered, so their state grew old. While such a fetch is *pending* its 
 evicted. Three limits keep this honest:
 
 - It holds only if it asks for at least what the leader held at the follower's previous fetch of
-  this epoch. A follower's first fetch in an epoch has no previous one, and holds nothing.
+  this epoch. The first fetch in an epoch has no previous one: that of a member of the ISR holds if
+  it asks for at least the high watermark, so that a failover onto a slow disk evicts nobody.
 - It blocks eviction and never admits: joining is judged without it.
 - It ends with the read, with an error, with its connection and with its broker's session.
 
@@ -54,10 +55,11 @@ class PendingReads:
         connection: int,
         offset: Offset,
         parsed_at_ms: int,
-        leader_end_at_last_fetch: Offset | None,
+        holds_from: Offset | None,
     ) -> PendingReads:
+        """`holds_from`: the offset from which on it keeps its follower in the ISR; None: none."""
         assert all(read.read_id != read_id for read in self.reads), "read id in use"
-        holds = leader_end_at_last_fetch is not None and offset >= leader_end_at_last_fetch
+        holds = holds_from is not None and offset >= holds_from
         read = Read(
             read_id=read_id,
             connection=connection,

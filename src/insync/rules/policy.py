@@ -58,6 +58,10 @@ class Policy(Protocol):
     def reads_append_times(self) -> bool:
         """Whether the leader must keep `AppendTimes` for it."""
 
+    @property
+    def is_by_time_lag(self) -> bool:
+        """Whether it judges by time lag, as KAFKA-4485's pseudo-ISR does."""
+
     def leaves_at_ms(
         self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
     ) -> int | None:
@@ -86,6 +90,20 @@ def in_sync(
     return leaves_at_ms is None or now_ms < leaves_at_ms
 
 
+def holds_watermark_until_ms(policy: Policy, follower: Follower, log: LeaderLog) -> int | None:
+    """The first millisecond at which a replica outside the ISR lets the watermark go; None: never.
+
+    KAFKA-4485 defines the pseudo-ISR by time lag. So under a policy that judges otherwise, a
+    replica holds the watermark only while it was also caught up within T: a returning replica that
+    still has far to go would else stop every acks=all producer, which those rules never did.
+    """
+    leaves_at_ms = policy.leaves_at_ms(follower, log, session_fetched_at_ms=NEVER_MS)
+    if policy.is_by_time_lag or follower.end == log.end:
+        return leaves_at_ms
+    behind_at_ms = follower.caught_up_at_ms + policy.lag_time_max_ms + 1
+    return behind_at_ms if leaves_at_ms is None else min(leaves_at_ms, behind_at_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
     """Before KIP-16. The article's prose says "at" the limit, the code it quotes says past it."""
@@ -95,6 +113,7 @@ class Messages:
     name: str = "messages"
     pending_reads: bool = False
     reads_append_times: bool = False
+    is_by_time_lag: bool = False
 
     def leaves_at_ms(
         self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
@@ -120,6 +139,7 @@ class LagBegin:
     name: str = "lag-begin"
     pending_reads: bool = False
     reads_append_times: bool = False
+    is_by_time_lag: bool = False
 
     def leaves_at_ms(
         self, follower: Follower, log: LeaderLog, *, session_fetched_at_ms: int
@@ -145,6 +165,7 @@ class _Kafka4485:
 
     lag_time_max_ms: int
     pending_reads: bool = False
+    is_by_time_lag: bool = True
 
     names: ClassVar[tuple[str, str]]  # without and with pending reads
 

@@ -29,7 +29,7 @@ from insync.rules.leader_machine import ResignReason
 from insync.rules.leadership import Leadership
 from insync.rules.resignation import resign
 from insync.rules.stalls import Stall, StallRecord
-from insync.rules.values import BrokerId, Incarnation
+from insync.rules.values import NO_BROKERS, BrokerId, Incarnation
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ResignationRequests:
         if reason is ResignReason.STALLED:
             span_ms = 2 * term.policy.lag_time_max_ms
             why = f"its event loop did not run for more than half of the last {span_ms} ms"
-            self._ask(replica, why, now_ms=now_ms)
+            self._ask(replica, why, silent=NO_BROKERS)  # who did not fetch was not heard either
             return
         limit_ms = term.rule.process_time_max_ms
         assert limit_ms is not None, "a read was found too slow"
@@ -84,7 +84,7 @@ class ResignationRequests:
             f"a read for {_longest_waiting_follower(term)} has taken more than"
             f" {limit_ms} ms (follower.fetch.process.time.max.ms)"
         )
-        self._ask(replica, why, now_ms=now_ms)
+        self._ask(replica, why, silent=self._silent_followers(replica, now_ms))
         slow = self._slow_at_ms
         for key in [key for key, at_ms in slow.items() if now_ms - at_ms > limit_ms]:
             del slow[key]
@@ -103,10 +103,13 @@ class ResignationRequests:
             if replica.term is not None and replica.term.policy.pending_reads
         ]
         for replica in led:
-            self._ask(replica, why, now_ms=now_ms, is_logged=False)
+            silent = self._silent_followers(replica, now_ms)
+            self._ask(replica, why, silent=silent, is_logged=False)
         logger.warning("this broker asks to hand over %d partitions: %s", len(led), why)
 
-    def _ask(self, replica: Replica, why: str, *, now_ms: int, is_logged: bool = True) -> None:
+    def _ask(
+        self, replica: Replica, why: str, *, silent: frozenset[BrokerId], is_logged: bool = True
+    ) -> None:
         path = paths.resignation(*replica.key)
         if path in self._requests or self._store.get(path) is not None:
             return  # it has asked already
@@ -123,7 +126,7 @@ class ResignationRequests:
             leader=self._broker,
             leader_epoch=replica.epoch,
             why=why,
-            silent=self._silent_followers(replica, now_ms),
+            silent=silent,
         )
         if not self._is_writing:
             self._is_writing = True

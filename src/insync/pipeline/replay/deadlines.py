@@ -62,6 +62,17 @@ def out_at(replay: Replay, number: int) -> int:
 
 
 @inner
+def held_until(replay: Replay, number: int) -> int:
+    """`rules.policy.holds_watermark_until_ms`."""
+    partition, follower = replay.partition, replay.followers[number]
+    at = out_at(replay, number)
+    policy = replay.scenario.policy
+    if policy not in (MESSAGES, LAG_BEGIN) or follower.end == partition.end:
+        return at
+    return min(at, follower.caught_up_at + replay.scenario.limit_ms + 1)
+
+
+@inner
 def next_check_at(at: int, limit_ms: int, first: int) -> int:
     """`rules.policy.half_period_check_at_ms`."""
     period = max(1, limit_ms // 2)
@@ -81,7 +92,7 @@ def set_due(replay: Replay, number: int) -> None:
     if not follower.in_isr:
         at = ALWAYS
         if follower.end >= partition.start:
-            at = out_at(replay, number)
+            at = held_until(replay, number)
         follower.due_at = at if at > now else ALWAYS
         return
     if scenario.holds_reads and follower.held_by_reads > 0:
@@ -110,7 +121,7 @@ def holds_watermark(replay: Replay, number: int) -> bool:
     partition, follower = replay.partition, replay.followers[number]
     if follower.in_isr:
         return True
-    return follower.end >= partition.start and partition.now < out_at(replay, number)
+    return follower.end >= partition.start and partition.now < held_until(replay, number)
 
 
 @inner

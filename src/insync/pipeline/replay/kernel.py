@@ -205,13 +205,14 @@ def apply_append(replay: Replay, end: int) -> None:
     replay.unstalled_at[partition.appends] = partition.now - partition.stalled_ms
     partition.appends += 1
     # A follower that holds the watermark still does, unless it is now too many messages behind.
-    if partition.watermark == before or policy == MESSAGES:
+    if partition.watermark == before or policy in (MESSAGES, LAG_BEGIN):
         advance_watermark(replay)
-    if policy == CAUGHT_UP:  # the deadline changes only for a follower that was or is at the end
+    # The deadline changes only for a follower that was or is at the end.
+    if policy in (CAUGHT_UP, LAG_BEGIN):
         for number in range(len(followers)):
             if followers[number].end == before or followers[number].end == end:
                 set_due(replay, number)
-    elif policy != LAG_BEGIN:
+    else:
         set_all_due(replay)
 
 
@@ -256,7 +257,10 @@ def serve_fetch(replay: Replay, event: Record, requested_at: int) -> None:
 @inner
 def begin_read(replay: Replay, event: Record) -> None:
     partition, follower = replay.partition, replay.followers[event.follower]
-    is_holding = follower.leader_end != NONE and event.offset >= follower.leader_end
+    if follower.leader_end != NONE:
+        is_holding = event.offset >= follower.leader_end
+    else:
+        is_holding = follower.in_isr == 1 and event.offset >= partition.watermark
     read = replay.reads[partition.reads]
     read.row, read.follower = event.row, event.follower
     read.requested_at, read.is_holding = event.requested_at, is_holding
