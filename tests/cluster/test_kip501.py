@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -276,3 +277,52 @@ def test_invalid_settings_are_one_line(
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not broker.log_dir.exists(), "refused before anything is touched"
+
+
+@pytest.mark.insync_cluster(settings=SOLUTION_1)
+@pytest.mark.parametrize("led", [30, pytest.param(300, marks=pytest.mark.long)])
+def test_with_kip_501_on_no_follower_of_any_partition_leaves_the_isr(
+    insync_cluster: Cluster, led: int
+) -> None:
+    cluster = insync_cluster
+    producer = slow_broker_1(cluster, led)
+    end_s = time.monotonic() + 2.5 * LAG_MS / 1_000
+    while_writing(producer, lambda: time.monotonic() > end_s, what="much more than the lag time")
+    assert evictions_of(cluster) == []
+    assert {len(each.isrs) for each in partitions_of(cluster, "orders").values()} == {3}
+    cluster.heal()
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+@pytest.mark.insync_cluster(settings=SOLUTION_2)
+@pytest.mark.parametrize("led", [30, pytest.param(300, marks=pytest.mark.long)])
+def test_a_broker_with_a_slow_disk_hands_over_all_its_partitions(
+    insync_cluster: Cluster, led: int
+) -> None:
+    cluster = insync_cluster
+    producer = slow_broker_1(cluster, led)
+
+    def leads_nothing() -> bool:
+        return 1 not in {each.leader for each in partitions_of(cluster, "orders").values()}
+
+    took_s = while_writing(producer, leads_nothing, what="broker 1 leads nothing")
+    assert took_s < LAG_MS / 1_000
+    partitions = partitions_of(cluster, "orders").values()
+    assert min(len(each.isrs) for each in partitions) > 1
+    taken_over = Counter(each.leader for each in partitions)
+    assert abs(taken_over[2] - taken_over[3]) <= led // 2, "spread over both"
+    cluster.heal()
+    producer.flush()
+    check_nothing_lost(cluster, producer)
+
+
+def slow_broker_1(cluster: Cluster, led: int) -> IntegerProducer:
+    """Each broker leads so many partitions with records; reads of broker 1 become slow."""
+    create_topic(cluster, "orders", partitions=3 * led)
+    await_in_sync(cluster, "orders")
+    producer = IntegerProducer(cluster, "orders", partitions=3 * led)
+    producer.send(6 * led)
+    producer.flush()
+    cluster.slow_reads(1, delay_ms=SLOW_MS, topic="orders")
+    return producer

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 AFTER_DRAINING_MS = 10
 STORAGE_RETRY_MS = 500
 DROPS_PER_TURN = 100  # ten milliseconds
+CREATES_PER_TURN = 50
+CREATES_PER_TURN_MS = 25  # well below a stall
 
 
 class Replicas:
@@ -101,6 +103,8 @@ class Replicas:
         loop.stall_listener = self
         self._refused: set[TopicPartition] = set()  # the disk refused; applied again later
         self._deleted: dict[TopicPartition, None] = {}  # their states are gone; to be dropped
+        self._new: dict[TopicPartition, None] = {}  # to be created
+        self._is_creating = False  # a later turn goes on with it
         self._undeleted: set[TopicPartition] = set()  # dropped; their logs are to be deleted
         self._rules = Rules()
 
@@ -176,12 +180,16 @@ class Replicas:
 
     def _apply_changes(self, partitions: AbstractSet[TopicPartition], brokers: object) -> None:
         for key in sorted(partitions):
-            if key in self.view.states:
-                self._apply_state(key)
-            else:
+            state = self.view.states.get(key)
+            if state is None:
                 self._deleted[key] = None
+            elif key not in self.partitions and self.broker in state.replicas:
+                self._new[key] = None
+            else:
+                self._apply_state(key)
         self._drop_deleted()
-        self._note_new_logs()
+        if not self._is_creating:
+            self._create_new()
         if brokers:
             self._lead_what_waits()
             registered = self.view.incarnations
@@ -199,6 +207,22 @@ class Replicas:
             self._apply_state(key)
         if self._deleted:
             asyncio.get_running_loop().call_soon(self.loop.run, self._drop_deleted)
+
+    def _create_new(self) -> None:
+        """Create new replicas, some per turn of the loop: each makes a folder and several files.
+
+        Until then this broker answers as one that has not read the state yet.
+        """
+        end_ms = self.loop.clock_ms() + CREATES_PER_TURN_MS
+        for key in list(islice(self._new, CREATES_PER_TURN)):
+            del self._new[key]
+            self._apply_state(key)
+            if self.loop.clock_ms() >= end_ms:
+                break
+        self._note_new_logs()
+        self._is_creating = bool(self._new)
+        if self._is_creating:
+            asyncio.get_running_loop().call_soon(self.loop.run, self._create_new)
 
     def _lead_what_waits(self) -> None:
         """Partitions that name this broker wait until a controller has handled its incarnation."""

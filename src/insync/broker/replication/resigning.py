@@ -102,10 +102,14 @@ class ResignationRequests:
             for replica in self._partitions.values()
             if replica.term is not None and replica.term.policy.pending_reads
         ]
+        before = len(self._requests)
         for replica in led:
             silent = self._silent_followers(replica, now_ms)
             self._ask(replica, why, silent=silent, is_logged=False)
-        logger.warning("this broker asks to hand over %d partitions: %s", len(led), why)
+        if len(self._requests) > before:
+            logger.warning(
+                "this broker asks to hand over %d partitions: %s", len(self._requests), why
+            )
 
     def _ask(
         self, replica: Replica, why: str, *, silent: frozenset[BrokerId], is_logged: bool = True
