@@ -13,6 +13,7 @@ from insync.wire.configs import ConfigSource
 
 NO_BROKER = "127.0.0.1:1"  # no process listens there: a connection is refused
 TOPIC = "--alter", "--topic", "t"
+LEADERS, FOLLOWERS = configs.THROTTLED_REPLICAS
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -29,7 +30,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["--describe"], "exactly one of --entity-type"),
         (["--describe", "--topic", "t", "--broker", "1"], "exactly one of --entity-type"),
         (["--describe", "--topic", "t", "--entity-name", "t"], "go with --entity-type"),
-        (["--describe", "--entity-type", "topic"], "'topic' is not known; use topics or brokers"),
+        (["--describe", "--entity-type", "top"], "'top' is not known; use topics or brokers"),
         (["--describe", "--entity-type", "users"], "'users' are not configured with insync"),
         (["--describe", "--entity-type", "topics", "--entity-default"], "no default of their own"),
         (
@@ -50,6 +51,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ([*TOPIC, "--add-config", "a=[b,c"], "'c' is not of the form KEY=VALUE"),
         ([*TOPIC, "--add-config", "=b"], "not of the form KEY=VALUE"),
         ([*TOPIC, "--add-config", "a=b", "--delete-config", "a"], "both set and deleted"),
+        # As KIP-73 prints it for brokers.
+        (
+            ["--alter", "--broker", "1", "--add-config", f"{LEADERS}=10000"],
+            "the rate in B/s is leader.replication.throttled.rate",
+        ),
+        (
+            ["--alter", "--broker", "1", "--add-config", f"{FOLLOWERS}=10000"],
+            "the rate in B/s is follower.replication.throttled.rate",
+        ),
+        ([*TOPIC, "--add-config", f"{LEADERS}=10000"], "the rate in B/s is leader.replication"),
     ],
 )
 def test_invalid_flag_combinations_are_usage_errors(
@@ -81,6 +92,31 @@ def test_brackets_keep_commas_together() -> None:
     settings = configs._parse_pairs("a=1, b=[2,3],c=[],d==e")
     assert settings == {"a": "1", "b": "2,3", "c": "", "d": "=e"}
     assert configs._parse_names(" a, b,,a ") == ["a", "b"]
+
+
+@pytest.mark.parametrize("list_name", [LEADERS, FOLLOWERS])
+def test_throttled_replicas_as_kip_73_writes_them(list_name: str) -> None:
+    expected = {list_name: "0:1,1:2"}
+    for written in ("0-1, 1-2", "0:1,1:2", "[0-1, 1-2]", " 0 - 1 , 1-2 "):
+        assert configs._parse_pairs(f"{list_name}={written}") == expected
+    assert configs._parse_pairs(f"{list_name}=0-1, 1-2,a=3") == {**expected, "a": "3"}
+    assert configs._parse_pairs(f"{list_name}=*") == {list_name: "*"}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--add-config", f"{LEADERS}=0-1, 1-2", "--entity-type", "topic", "--entity-name", "t"],
+        ["--add-config", f"{FOLLOWERS}=0-1, 1-2", "--entity-type", "topic", "--entity-name", "t"],
+        ["--add-config", f"{LEADERS}=*", "--entity-type", "topic"],
+        ["--add-config", "leader.replication.throttled.rate=10000", "--entity-type", "broker"],
+    ],
+)
+def test_the_command_lines_of_kip_73_reach_the_cluster(
+    capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    code, _, err = run(capsys, "--alter", *flags)
+    assert (code, err) == (1, f"insync: cannot reach {NO_BROKER}: Connection refused\n")
 
 
 def test_lines_are_those_of_kafka_configs() -> None:

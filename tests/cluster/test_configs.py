@@ -146,6 +146,28 @@ def test_an_invalid_setting_is_one_line_and_changes_nothing(
     assert "missing" not in admin(cluster).list_topics(timeout=10).topics
 
 
+def test_the_command_lines_that_kip_73_prints(cluster: Cluster, configs: Run) -> None:
+    create_topic(cluster, "throttled", partitions=2)
+    leaders, followers = (f"{role}.replication.throttled" for role in ("leader", "follower"))
+    topic = "--entity-type", "topic", "--entity-name", "throttled"
+    for role in (leaders, followers):
+        configs("--alter", "--add-config", f"{role}.replicas=0-1, 1-2", *topic)
+    shown = configs("--describe", "--topic", "throttled")
+    assert f"{leaders}.replicas=0:1,1:2 " in shown
+    assert f"{followers}.replicas=0:1,1:2 " in shown
+    said = configs("--alter", "--add-config", f"{leaders}.replicas=*", "--entity-type", "topic")
+    assert "Completed updating config for topic throttled.\n" in said
+    assert f"{leaders}.replicas=* " in configs("--describe", "--topic", "throttled")
+    configs("--alter", "--add-config", f"{leaders}.rate=10000", "--entity-type", "broker")
+    assert f"{leaders}.rate=10000 " in configs("--describe", "--broker-defaults")
+    configs("--alter", "--broker-defaults", "--delete-config", f"{leaders}.rate")
+    assert "is leader.replication.throttled.rate" in configs(
+        *("--alter", "--add-config", f"{leaders}.replicas=10000"),
+        *("--entity-type", "broker", "--entity-name", "1"),
+        expect=2,
+    )
+
+
 def test_an_ignored_setting_gets_a_warning(configs: Run) -> None:
     name = "follower.fetch.process.time.max.ms"
     output = configs("--alter", "--broker", "1", "--add-config", f"{name}=700")

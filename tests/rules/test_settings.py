@@ -9,6 +9,7 @@ import pytest
 from insync.rules.policy import CaughtUp, LagBegin, Messages, Policy, TrueLag
 from insync.rules.refusals import BadSetting
 from insync.rules.settings import (
+    MESSAGES_IGNORED,
     POLICY_NAMES,
     PROCESS_TIME_IGNORED,
     InSyncSettings,
@@ -33,7 +34,8 @@ def test_design_defaults() -> None:
     assert DEFAULTS.replica_in_sync_policy == "caught-up"
     assert DEFAULTS.replica_lag_time_max_ms == 30_000
     assert DEFAULTS.replica_fetch_wait_max_ms == 500
-    assert DEFAULTS.replica_lag_max_messages == 4_000
+    messages = in_sync_rule(InSyncSettings(replica_in_sync_policy="messages")).policy
+    assert messages == Messages(lag_time_max_ms=30_000, lag_max_messages=4_000)
     rule = in_sync_rule(DEFAULTS)
     assert rule.policy == CaughtUp(lag_time_max_ms=30_000, pending_reads=False)
     assert rule.process_time_max_ms is None
@@ -105,6 +107,15 @@ def test_design_process_time_without_the_flag_is_ignored_with_a_warning(
     assert rule.process_time_max_ms is None
     assert rule.warnings == (PROCESS_TIME_IGNORED,)
     assert "follower.fetch.process.time.max.ms" in PROCESS_TIME_IGNORED
+
+
+@pytest.mark.parametrize("name", ["lag-begin", "caught-up", "true-lag", "pending-reads"])
+def test_a_limit_of_messages_under_another_policy_is_ignored_with_a_warning(name: str) -> None:
+    settings = InSyncSettings(replica_in_sync_policy=name, replica_lag_max_messages=100)
+    assert in_sync_rule(settings).warnings == (MESSAGES_IGNORED,)
+    assert in_sync_rule(InSyncSettings(replica_in_sync_policy=name)).warnings == ()
+    messages = InSyncSettings(replica_in_sync_policy="messages", replica_lag_max_messages=100)
+    assert in_sync_rule(messages).warnings == ()
 
 
 @pytest.mark.parametrize(

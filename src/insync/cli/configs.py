@@ -18,6 +18,12 @@ from insync.rules.refusals import Refusal
 from insync.wire.configs import ConfigSource, Resource
 
 ENTITY_TYPES: Mapping[str, Resource] = {"topics": Resource.TOPIC, "brokers": Resource.BROKER}
+# KIP-73 prints them so.
+ENTITY_TYPES_IN_SINGULAR = {"topic": Resource.TOPIC, "broker": Resource.BROKER}
+THROTTLED_REPLICAS = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
 KAFKAS_TYPES = ("broker-loggers", "users", "clients", "ips", "groups", "client-metrics")
 BROKER_MAX = 2**31 - 1
 # As Kafka's tools name them.
@@ -123,8 +129,6 @@ def configs(
         return Answer(data=data, view=view, as_json=as_json)
     if all_:
         raise WrongUsage("--all does not go with --alter")
-    if name is None:
-        raise WrongUsage("--alter needs --entity-name or --entity-default")
     if add_config is not None and add_config_file is not None:
         raise WrongUsage("--add-config does not go with --add-config-file")
     added = _parse_pairs(add_config or "")
@@ -136,9 +140,11 @@ def configs(
     both = sorted(set(added) & set(deleted))
     if both:
         raise WrongUsage(f"{both[0]} is both set and deleted")
-    entity = Entity(kind=kind, name=name)
+    _check_throttles(kind, added)
+    if name is None:
+        name = _name_of_all(kind, [*added, *deleted])
     data, view = ask(
-        bootstrap_server, command_config, lambda admin: _alter(admin, entity, added, deleted)
+        bootstrap_server, command_config, lambda admin: _alter(admin, kind, name, added, deleted)
     )
     return Answer(data=data, view=view, as_json=as_json)
 
@@ -180,9 +186,33 @@ def _parse_entity(
     return kind, "" if entity_default else _check_name(kind, entity_name)
 
 
+def _check_throttles(kind: Resource, added: Mapping[str, str]) -> None:
+    """KIP-73 prints a rate under the name of a list: refuse it, and name the key of the rate."""
+    for name in THROTTLED_REPLICAS:
+        if name in added and (kind is Resource.BROKER or added[name].strip().isdecimal()):
+            rate = name.replace(".replicas", ".rate")
+            raise WrongUsage(
+                f"{name} is a topic's list of replicas (PARTITION:BROKER,... or *); the rate in"
+                f" B/s is {rate}, set for a broker"
+            )
+
+
+def _name_of_all(kind: Resource, names: Sequence[str]) -> str | None:
+    """The name that means all entities: KIP-73 sets throttles for all brokers or topics so."""
+    if kind is Resource.BROKER:
+        return ""
+    if set(names) <= set(THROTTLED_REPLICAS):
+        return None
+    raise WrongUsage(
+        "--alter of topics needs --entity-name; only lists of throttled replicas are set for all"
+    )
+
+
 def _parse_kind(entity_type: str) -> Resource:
     if entity_type in ENTITY_TYPES:
         return ENTITY_TYPES[entity_type]
+    if entity_type in ENTITY_TYPES_IN_SINGULAR:
+        return ENTITY_TYPES_IN_SINGULAR[entity_type]
     known = " or ".join(ENTITY_TYPES)
     why = "are not configured with insync" if entity_type in KAFKAS_TYPES else "is not known"
     raise WrongUsage(f"--entity-type: {entity_type!r} {why}; use {known}")
@@ -202,16 +232,34 @@ def _check_name(kind: Resource, name: str | None) -> str | None:
 
 
 def _parse_pairs(text: str) -> dict[str, str]:
-    """`k=v,k2=[a,b]`: brackets keep commas together."""
-    settings = {}
+    """`k=v,k2=[a,b]`: brackets keep commas together; throttled replicas need none (KIP-73)."""
+    settings: dict[str, str] = {}
     for pair in re.split(r",(?![^\[\]]*\])", text) if text.strip() else []:
         name, separator, value = pair.partition("=")
+        last = next(reversed(settings), None)
+        if not separator and last in THROTTLED_REPLICAS and _REPLICA.fullmatch(pair):
+            settings[last] += f",{pair.strip()}"
+            continue
         if not separator or not name.strip():
             raise WrongUsage(f"--add-config: {pair!r} is not of the form KEY=VALUE")
         value = value.strip()
         is_bracketed = value.startswith("[") and value.endswith("]")
         settings[name.strip()] = value[1:-1] if is_bracketed else value
+    for name in settings.keys() & set(THROTTLED_REPLICAS):
+        settings[name] = _with_colons(settings[name])
     return settings
+
+
+def _with_colons(replicas: str) -> str:
+    """KIP-73 writes 0-1, Apache Kafka has 0:1."""
+    entries = [entry.strip() for entry in replicas.split(",")]
+    return ",".join(
+        re.sub(r"\s*[-:]\s*", ":", entry) if _REPLICA.fullmatch(entry) else entry
+        for entry in entries
+    )
+
+
+_REPLICA = re.compile(r"\s*\d+\s*[-:]\s*\d+\s*")  # a partition and a broker
 
 
 def _parse_names(text: str) -> list[str]:
@@ -288,20 +336,40 @@ def _shown(value: str | None) -> str:
 
 
 async def _alter(
-    admin: Admin, entity: Entity, added: Mapping[str, str], deleted: Sequence[str]
+    admin: Admin,
+    kind: Resource,
+    name: str | None,
+    added: Mapping[str, str],
+    deleted: Sequence[str],
 ) -> Output:
-    if deleted:
-        configs = await admin.configs(entity.kind, entity.name)
-        own = {config.name for config in configs if config.source is entity.own_source}
-        missing = [name for name in deleted if name not in own]
-        if missing:
-            raise NotSet(f"Invalid config(s): {','.join(missing)}: not set there")
-    warning = await admin.alter_configs(entity.kind, entity.name, set_values=added, deleted=deleted)
-    done = (
-        "Completed updating default config for brokers in the cluster."
-        if entity.is_default
-        else f"Completed updating config for {entity.noun} {entity.name}."
-    )
-    lines = [*([f"WARNING: {warning}"] if warning else []), done]
-    data = {"set": dict(added), "deleted": list(deleted), "warning": warning or None}
+    """Of one entity, or (None) of all topics."""
+    names = [topic.name for topic in await admin.topics()] if name is None else [name]
+    warnings: dict[str, None] = {}
+    lines = []
+    for each in names:
+        entity = Entity(kind=kind, name=each)
+        if deleted:
+            await _check_set(admin, entity, deleted)
+        warning = await admin.alter_configs(kind, each, set_values=added, deleted=deleted)
+        if warning:
+            warnings[warning] = None
+        lines.append(
+            "Completed updating default config for brokers in the cluster."
+            if entity.is_default
+            else f"Completed updating config for {entity.noun} {entity.name}."
+        )
+    data = {
+        "set": dict(added),
+        "deleted": list(deleted),
+        "warning": "; ".join(warnings) or None,
+    }
+    lines = [*(f"WARNING: {warning}" for warning in warnings), *lines]
     return data, "".join(f"{line}\n" for line in lines)
+
+
+async def _check_set(admin: Admin, entity: Entity, deleted: Sequence[str]) -> None:
+    configs = await admin.configs(entity.kind, entity.name)
+    own = {config.name for config in configs if config.source is entity.own_source}
+    missing = [name for name in deleted if name not in own]
+    if missing:
+        raise NotSet(f"Invalid config(s): {','.join(missing)}: not set there")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from insync.rules.refusals import BadSetting
-from insync.rules.settings import POLICY_NAMES, InSyncSettings
+from insync.rules.settings import LAG_MAX_MESSAGES_DEFAULT, POLICY_NAMES, InSyncSettings
 from insync.telemetry.replay.scenario import Scenario
 
 FETCH_WAIT_MAX_MS = InSyncSettings().replica_fetch_wait_max_ms
@@ -21,7 +21,7 @@ class WhatIfGrid:
 
     policies: Sequence[str] = POLICY_NAMES
     lag_time_max_ms: Sequence[int] = (1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 45_000, 60_000)
-    lag_max_messages: Sequence[int] = (InSyncSettings().replica_lag_max_messages,)
+    lag_max_messages: Sequence[int] = (LAG_MAX_MESSAGES_DEFAULT,)
     half_period_check: Sequence[bool] = (False,)
     min_insync_replicas: int = 1
     fetch_wait_max_ms: int = FETCH_WAIT_MAX_MS

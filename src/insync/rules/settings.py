@@ -10,10 +10,15 @@ from insync.rules.refusals import BadSetting
 POLICY_NAMES = ("messages", "lag-begin", "caught-up", "true-lag", "pending-reads")
 
 PROCESS_TIME_MAX_MS_DEFAULT = 500
+LAG_MAX_MESSAGES_DEFAULT = 4_000
 
 PROCESS_TIME_IGNORED = (
     "follower.fetch.process.time.max.ms is ignored: it applies only with "
     "follower.fetch.pending.reads.insync.enable=true"
+)
+
+MESSAGES_IGNORED = (
+    "replica.lag.max.messages is ignored: it applies only with replica.in.sync.policy=messages"
 )
 
 
@@ -23,7 +28,7 @@ class InSyncSettings:
 
     replica_in_sync_policy: str = "caught-up"
     replica_lag_time_max_ms: int = 30_000
-    replica_lag_max_messages: int = 4_000
+    replica_lag_max_messages: int | None = None
     replica_fetch_wait_max_ms: int = 500
     follower_fetch_pending_reads_insync_enable: bool | None = None
     follower_fetch_process_time_max_ms: int | None = None
@@ -59,17 +64,19 @@ def in_sync_rule(settings: InSyncSettings) -> InSyncRule:
             f"replica.in.sync.policy={name}; use caught-up or true-lag"
         )
     process_time_max_ms = settings.follower_fetch_process_time_max_ms
-    if holds:
-        if process_time_max_ms is None:
-            process_time_max_ms = PROCESS_TIME_MAX_MS_DEFAULT
-        return InSyncRule(
-            policy=_policy(settings, holds=True), process_time_max_ms=process_time_max_ms
-        )
-    warnings: tuple[str, ...] = ()
-    if process_time_max_ms is not None:
-        warnings = (PROCESS_TIME_IGNORED,)
+    warnings: list[str] = []
+    if settings.replica_lag_max_messages is not None and name != "messages":
+        warnings.append(MESSAGES_IGNORED)
+    if not holds:
+        if process_time_max_ms is not None:
+            warnings.append(PROCESS_TIME_IGNORED)
+        process_time_max_ms = None
+    elif process_time_max_ms is None:
+        process_time_max_ms = PROCESS_TIME_MAX_MS_DEFAULT
     return InSyncRule(
-        policy=_policy(settings, holds=False), process_time_max_ms=None, warnings=warnings
+        policy=_policy(settings, holds=holds),
+        process_time_max_ms=process_time_max_ms,
+        warnings=tuple(warnings),
     )
 
 
@@ -77,9 +84,10 @@ def _policy(settings: InSyncSettings, *, holds: bool) -> Policy:
     lag_time_max_ms = settings.replica_lag_time_max_ms
     match settings.replica_in_sync_policy:
         case "messages":
+            messages = settings.replica_lag_max_messages
             return Messages(
                 lag_time_max_ms=lag_time_max_ms,
-                lag_max_messages=settings.replica_lag_max_messages,
+                lag_max_messages=LAG_MAX_MESSAGES_DEFAULT if messages is None else messages,
             )
         case "lag-begin":
             return LagBegin(lag_time_max_ms=lag_time_max_ms)
@@ -96,11 +104,9 @@ def _check_ranges(settings: InSyncSettings) -> None:
     process_time_max_ms = settings.follower_fetch_process_time_max_ms
     if lag_time_max_ms < 1:
         raise BadSetting(f"replica.lag.time.max.ms is {lag_time_max_ms}; it must be at least 1")
-    if settings.replica_lag_max_messages < 0:
-        raise BadSetting(
-            f"replica.lag.max.messages is {settings.replica_lag_max_messages}; "
-            "it must be at least 0"
-        )
+    messages = settings.replica_lag_max_messages
+    if messages is not None and messages < 0:
+        raise BadSetting(f"replica.lag.max.messages is {messages}; it must be at least 0")
     if not 0 <= settings.replica_fetch_wait_max_ms < lag_time_max_ms:
         raise BadSetting(
             f"replica.fetch.wait.max.ms is {settings.replica_fetch_wait_max_ms}; it must be at "

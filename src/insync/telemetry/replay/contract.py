@@ -46,7 +46,7 @@ from insync.rules.leader_machine import (
     step,
 )
 from insync.rules.leadership import Leadership, Rule
-from insync.rules.settings import InSyncSettings, in_sync_rule
+from insync.rules.settings import LAG_MAX_MESSAGES_DEFAULT, InSyncSettings, in_sync_rule
 from insync.rules.stalls import Stall
 from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.telemetry.schemas import (
@@ -478,7 +478,7 @@ def _rule(epoch: Epoch, tables: Mapping[str, Rows], *, at_ms: int) -> Rule:
     default = InSyncSettings()
     wait_ms = int(values.get("replica.fetch.wait.max.ms", default.replica_fetch_wait_max_ms))
     lag_ms = values.get("replica.lag.time.max.ms", default.replica_lag_time_max_ms)
-    messages = values.get("replica.lag.max.messages", default.replica_lag_max_messages)
+    messages = values.get("replica.lag.max.messages", LAG_MAX_MESSAGES_DEFAULT)
     holds = values.get("follower.fetch.pending.reads.insync.enable") == "true"
     rule = in_sync_rule(
         InSyncSettings(

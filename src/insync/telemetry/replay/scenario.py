@@ -16,14 +16,10 @@ class Scenario:
     half_period_check: bool = False  # checked every T/2, as in Apache Kafka
 
     def rule(self) -> Policy:
-        defaults = InSyncSettings()
-        messages = self.lag_max_messages
         settings = InSyncSettings(
             replica_in_sync_policy=self.policy,
             replica_lag_time_max_ms=self.lag_time_max_ms,
-            replica_lag_max_messages=(
-                defaults.replica_lag_max_messages if messages is None else messages
-            ),
+            replica_lag_max_messages=self.lag_max_messages,
             replica_fetch_wait_max_ms=0,  # a limit below it is flagged, not refused
         )
         return in_sync_rule(settings).policy
