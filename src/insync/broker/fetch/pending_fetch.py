@@ -292,7 +292,16 @@ class PendingFetch:
             self._report_fetch(partition, replica, leader_end, size_bytes)
             # The report may have expanded the ISR.
             partition.is_outside_isr = is_follower and self._is_outside_isr(replica)
+        self._note_sent(partition, replica, records)
         return records_answer(replica, requested, records)
+
+    def _note_sent(
+        self, partition: SessionPartition, replica: Replica, records: ReadResult | None
+    ) -> None:
+        follower = self._session.follower
+        if follower is not None and partition.is_outside_isr:
+            end = partition.requested.fetch_offset if records is None else records.next_offset
+            replica.note_sent(follower, end)
 
     def _read_now(
         self,

@@ -64,7 +64,12 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now_ms = self._loop.clock_ms()
-        sums = sum_partitions(self._replicas, self._view, now_ms=now_ms)
+        sums = sum_partitions(
+            self._replicas,
+            self._view,
+            is_throttled=self._quotas.follower.lists,
+            now_ms=now_ms,
+        )
         yield from self._replica_metrics(sums)
         yield from self._traffic_metrics()
         yield from self._controller_metrics()
@@ -306,8 +311,8 @@ class Metrics(Collector):
             )
         yield _gauge(
             "kafka_server_sumreplicalag",
-            "Number of messages that the replicas on this broker are behind their leaders' high "
-            "watermarks, in total.",
+            "Number of messages of partitions led here that throttled followers, and replicas that "
+            "a reassignment adds, lack in total.",
             sums.replica_lag,
         )
         family = GaugeMetricFamily(

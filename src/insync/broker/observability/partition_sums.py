@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,7 +48,13 @@ class Sums:
     behind: list[tuple[int, int, TopicPartition, BrokerId]] = field(default_factory=list)
 
 
-def sum_partitions(replicas: Replicas, view: ClusterView, *, now_ms: int) -> Sums:
+IsThrottled = Callable[[TopicPartition, BrokerId], bool]
+
+
+def sum_partitions(
+    replicas: Replicas, view: ClusterView, *, is_throttled: IsThrottled, now_ms: int
+) -> Sums:
+    """`is_throttled`: whether the replica of a partition on a broker is a throttled follower."""
     sums = Sums(
         followers={broker: FollowerSums() for broker in view.brokers if broker != replicas.broker}
     )
@@ -59,10 +66,29 @@ def sum_partitions(replicas: Replicas, view: ClusterView, *, now_ms: int) -> Sum
         if replica.term is None:
             lag = replica.leader_watermark - replica.log.end
             sums.fetcher_lag_max = max(sums.fetcher_lag_max, lag)
-            sums.replica_lag += max(0, lag)
         elif is_alive:
             _add_led_partition(sums, view, replica, replica.term, now_ms=now_ms)
+            sums.replica_lag += _moving_lag(view, replica, replica.term, is_throttled)
     return sums
+
+
+def _moving_lag(
+    view: ClusterView, replica: Replica, term: Leadership, is_throttled: IsThrottled
+) -> int:
+    """What throttled followers, and those that a reassignment adds, lack of this log.
+
+    Of the leader's knowledge: a follower does not know the end of a partition that its throttle
+    holds back, and would count it as 0 until it is first answered.
+    """
+    state = view.states.get(replica.key)
+    adding = () if state is None else state.adding
+    lag = 0
+    for broker, follower in term.followers.items():
+        if follower.end != term.end and (broker in adding or is_throttled(replica.key, broker)):
+            sent_end = replica.sent_ends.get(broker, UNKNOWN_OFFSET)
+            known_end = max(follower.end, sent_end, replica.log.start)
+            lag += max(0, term.end - known_end)
+    return lag
 
 
 def _add_led_partition(

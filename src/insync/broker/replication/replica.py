@@ -51,6 +51,7 @@ class Replica:
         "min_isr",
         "proposed_why",
         "record",
+        "sent_ends",
         "sessions",
         "term",
         "topic_id",
@@ -101,6 +102,9 @@ class Replica:
         self.bytes_in = 0
         """Produced to this replica here, since the start."""
         self._watchers: dict[Watcher, None] = {}  # in the order they came
+        self.sent_ends: dict[BrokerId, int] = {}
+        """Of followers outside the ISR: the offset after what was last sent. A throttled follower
+        says only with its next fetch that it has it."""
         self.sessions: dict[BrokerId, Session] = {}
         """Fetch sessions of followers that cover this partition: each request is a fetch of it."""
 
@@ -184,10 +188,15 @@ class Replica:
     def end_term(self) -> None:
         """This broker leads the partition no longer: producers and fetches that wait are told."""
         self.term = self.record = None
+        self.sent_ends.clear()
         for on_verdict in self.acks.give_up():
             self._loop.then(on_verdict, None)
         if self._watchers:
             self._loop.then(partial(self.notify, grew=False, committed=False))
+
+    def note_sent(self, follower: BrokerId, end: int) -> None:
+        """A response has the records before this offset, for a follower outside the ISR."""
+        self.sent_ends[follower] = end
 
     # Fetch sessions of followers.
 
