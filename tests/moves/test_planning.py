@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
+from insync.cli.reassign_plan import _range_lines
 from insync.cli.throttle import estimate
+from insync.client.admin import Move as RunningMove
 from insync.client.log_sizes import LogSize, LogSizes
 from insync.moves import planning
 from insync.moves.bootstrap import copies_of, estimate_rebuild
@@ -26,6 +29,7 @@ from insync.moves.throttle import CannotThrottle
 from insync.rules.refusals import BadPlan
 from insync.rules.values import BrokerId
 from support.moves.admin_in_memory import OneCluster, cluster_now, ids, partition
+from support.moves.simulated_brokers import options
 
 MB = 1_000_000
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -74,6 +78,63 @@ def test_verdicts() -> None:
         planning.check_safe(estimated, 2 * MB)
     with pytest.raises(UnsafeThrottle, match="use at most 122999999, or --force"):
         planning.check_safe(estimated, 124 * MB)
+
+
+def test_a_throttle_is_not_called_safe_beside_a_time_of_never() -> None:
+    """Much comes in to the brokers, little for the partitions that move."""
+    estimated = replace(seen(), client_bytes_in_max=50 * MB)
+    assert estimated.document_time_ms(12 * MB) is None
+    assert estimated.verdict(12 * MB) == "safe for what comes in for these partitions"
+    assert estimated.tighter_time_ms(12 * MB) == 30_000
+    assert estimated.verdict(2 * MB) == "cannot finish"
+    assert estimated.tighter_time_ms(2 * MB) is None
+
+
+def test_the_longer_of_both_times_is_shown() -> None:
+    estimated = replace(seen(), client_bytes_in_max=7 * MB)
+    assert estimated.document_time_ms(12 * MB) == 60_000
+    assert estimated.tighter_time_ms(12 * MB) == 60_000
+
+
+@pytest.mark.parametrize(
+    ("network", "inbound_mb", "ours", "documents"),
+    [
+        (None, 2, "above 2 MB/s", "above 2 MB/s"),
+        (125 * MB, 2, "above 2 MB/s, below 123 MB/s", "above 2 MB/s, below 123 MB/s"),
+        (None, 0, "any; nothing comes in", "any; nothing comes in"),
+        (125 * MB, 0, "below 125 MB/s", "below 125 MB/s"),
+    ],
+)
+def test_both_safe_ranges_are_shown(
+    network: int | None, inbound_mb: float, ours: str, documents: str, tmp_path: Path
+) -> None:
+    estimated = seen(network, inbound_mb=inbound_mb)
+    shown = _range_lines(options(tmp_path, {}, network_bytes_per_s=network), estimated)
+    assert shown[:2] == [
+        f"Safe throttle for these partitions: {ours}",
+        f"Safe throttle by KIP-73, for all that comes in to a broker: {documents}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "adding", "removing"),
+    [((1, 2), (3, 2), (3,), (1,)), ((1, 2), (1, 2, 3), (3,), ()), ((1, 2, 3), (2,), (), (1, 3))],
+)
+def test_the_rollback_of_an_additional_plan_is_the_assignment_before_the_first_move(
+    before: tuple[int, ...],
+    first: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+) -> None:
+    replicas = ids([*first, *removing])
+    move = RunningMove(replicas=replicas, adding=ids(adding), removing=ids(removing))
+    cluster = cluster_now({TEN[0]: replicas}, alive=[1, 2, 3, 4])
+    moving = replace(cluster.partitions[TEN[0]], move=move)
+    cluster = replace(cluster, partitions={TEN[0]: moving})
+    prepared = prepare(cluster, {TEN[0]: ids([4])}, is_additional=True)
+    assert sorted(prepared.before[TEN[0]]) == sorted(before)
+    if len(adding) == len(removing):
+        assert prepared.before[TEN[0]] == before, "also in the same order"
 
 
 def test_a_broker_that_is_rebuilding_copies_what_it_lacks() -> None:

@@ -48,7 +48,7 @@ ACTIONS: Final[Mapping[str, _Action]] = {
     "--plan": _Action(
         plan,
         (),
-        ("--throttle", "--finish-in", "--network", "--max-impact", "--measure-for"),
+        ("--throttle", "--finish-in", "--network", "--max-impact", "--measure-for", "--formula"),
     ),
     "--execute": _Action(
         execute,
@@ -175,6 +175,9 @@ def reassign(
         str | None,
         typer.Option(metavar="30%", help="Compute the throttle as this fraction of --network."),
     ] = None,
+    formula: Annotated[
+        bool, typer.Option("--formula", help="With --plan: show KIP-73's MoveTime as well.")
+    ] = False,
     measure_for: Annotated[
         str | None,
         typer.Option(
@@ -219,6 +222,7 @@ def reassign(
         "--network": network is not None,
         "--max-impact": max_impact is not None,
         "--measure-for": measure_for is not None,
+        "--formula": formula,
         "--stuck-after": stuck_after is not None,
     }
     action = _check_action(chosen, flags)
@@ -258,6 +262,7 @@ def reassign(
         max_impact=None
         if max_impact is None
         else quantities.fraction(max_impact, flag="--max-impact"),
+        shows_formula=formula,
         measure_s=10
         if measure_for is None
         else quantities.seconds(measure_for, flag="--measure-for"),

@@ -49,6 +49,7 @@ class ReassignOptions:
     finish_in_s: int | None
     network_bytes_per_s: int | None
     max_impact: Fraction | None
+    shows_formula: bool
     measure_s: int
     stuck_after_s: int
     gives_up_after_ms: int | None  # a broker that is down and does not return; None: never

@@ -19,6 +19,7 @@ from insync.moves.plan_file import Plan, plan_json
 from insync.moves.planning import PlanEstimate
 from insync.moves.progress import rate_text, size_text
 from insync.rules.balance import balanced
+from insync.rules.move_estimates import SafeRange
 from insync.rules.move_plan import brokers_involved, move_ratio
 from insync.rules.move_plan import moves as moving_by
 from insync.rules.refusals import BadPlan
@@ -124,6 +125,7 @@ def _data(
         "bytes_in_per_s_max": estimate.client_bytes_in_max,
         "measured_s": options.measure_s,
         "safe_above_bytes_per_s": estimate.inbound_bytes_per_s,
+        "document_safe_above_bytes_per_s": int(estimate.document_range.above_bytes_per_s),
         "safe_below_bytes_per_s": None
         if options.network_bytes_per_s is None
         else float(estimate.range.below_bytes_per_s),
@@ -162,7 +164,7 @@ def _text(
         f"MoveRatio: {_ratio(estimate.ratio)} ({moved}, {copied})",
         "",
         loads_table(estimate, quotas.values()),
-        _range_line(options, estimate),
+        *_range_lines(options, estimate),
     ]
     titles = {
         "given": "Throttle",
@@ -172,21 +174,38 @@ def _text(
     for why, quota in quotas.items():
         lines.append(
             f"{titles[why]}: {rate_text(quota)} (--throttle {quota}): {estimate.verdict(quota)}; "
-            f"MoveTime {time_text(estimate.document_time_ms(quota))} by KIP-73's formula, "
-            f"{time_text(estimate.time_ms(quota))} by each broker's own rates"
+            f"MoveTime {time_text(estimate.tighter_time_ms(quota))}"
         )
+        if options.shows_formula:
+            lines.append(
+                f"  KIP-73's formula: {time_text(estimate.document_time_ms(quota))}; by what each "
+                f"broker sends and receives: {time_text(estimate.time_ms(quota))}"
+            )
     lines += [f"Warning: {each}" for each in warnings]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _range_line(options: ReassignOptions, estimate: PlanEstimate) -> str:
-    above = f"above {rate_text(estimate.inbound_bytes_per_s)}"
-    if options.network_bytes_per_s is None:
-        return f"Safe throttle: {above} (inbound); with --network also an upper bound"
-    below = rate_text(int(estimate.range.below_bytes_per_s))
-    if estimate.range.is_empty:
-        return f"Safe throttle: none; inbound {above} and the network leaves only {below}"
-    return f"Safe throttle: {above} (inbound), below {below} (network - inbound/replicas)"
+def _range_lines(options: ReassignOptions, estimate: PlanEstimate) -> list[str]:
+    """Both ranges: of the moving partitions, and the document's, of whole brokers."""
+    has_network = options.network_bytes_per_s is not None
+    ours = _range(estimate.range, has_network=has_network)
+    documents = _range(estimate.document_range, has_network=has_network)
+    lines = [
+        f"Safe throttle for these partitions: {ours}",
+        f"Safe throttle by KIP-73, for all that comes in to a broker: {documents}",
+    ]
+    if not has_network:
+        lines.append("With --network both have an upper bound (network - inbound/replicas)")
+    return lines
+
+
+def _range(allowed: SafeRange, *, has_network: bool) -> str:
+    above, below = int(allowed.above_bytes_per_s), int(allowed.below_bytes_per_s)
+    if has_network and allowed.is_empty:
+        return f"none; {rate_text(above)} come in, and the network leaves only {rate_text(below)}"
+    bounds = [f"above {rate_text(above)}"] if above else []
+    bounds += [f"below {rate_text(below)}"] if has_network else []
+    return ", ".join(bounds) or "any; nothing comes in"
 
 
 def loads_table(estimate: PlanEstimate, quotas: Iterable[int]) -> str:

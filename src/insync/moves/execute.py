@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from insync.client import reassignments
-from insync.client.admin import Admin
+from insync.client.admin import Admin, Partition
 from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow, read_cluster
 from insync.moves.journal import AnotherTool, Journal, JournalFile
@@ -50,8 +50,25 @@ def prepare(cluster: ClusterNow, plan: Plan, *, is_additional: bool) -> Prepared
     return PreparedPlan(
         plan=plan,
         moving=moving,
-        before={partition: cluster.partitions[partition].replicas for partition in sorted(plan)},
+        before={
+            partition: _before_moves(cluster.partitions[partition]) for partition in sorted(plan)
+        },
     )
+
+
+def _before_moves(partition: Partition) -> tuple[BrokerId, ...]:
+    """The assignment before the first move, for a rollback of all.
+
+    During a move the replicas are its target, then what it removes. What it adds took the places
+    of what it removes.
+    """
+    move = partition.move
+    if move is None:
+        return partition.replicas
+    removed = iter(move.removing)
+    target = [broker for broker in partition.replicas if broker not in move.removing]
+    before = [next(removed, None) if broker in move.adding else broker for broker in target]
+    return (*(broker for broker in before if broker is not None), *removed)
 
 
 def _check_destinations(cluster: ClusterNow, plan: Plan) -> None:

@@ -49,7 +49,8 @@ class PlanEstimate:
     client_bytes_in_max: int
     inbound_bytes_per_s: int  # the document's IN, of what the throttle must carry
     inbound_at: BrokerId | None
-    range: SafeRange
+    range: SafeRange  # of the moving partitions
+    document_range: SafeRange  # KIP-73's, of all that comes in to the busiest broker involved
 
     @property
     def bytes_to_move(self) -> int:
@@ -67,6 +68,11 @@ class PlanEstimate:
     def time_ms(self, quota_bytes_per_s: int) -> int | None:
         return total_time_ms(self.loads.values(), quota_bytes_per_s)
 
+    def tighter_time_ms(self, quota_bytes_per_s: int) -> int | None:
+        """The longer of both times that are known: the moves take at least so long."""
+        times = (self.document_time_ms(quota_bytes_per_s), self.time_ms(quota_bytes_per_s))
+        return max((time_ms for time_ms in times if time_ms is not None), default=None)
+
     def quota_to_finish(self, within_s: int) -> int:
         needed = max((load.quota_to_finish(within_s) for load in self.loads.values()), default=0)
         return max(needed, self.range.lowest)
@@ -77,9 +83,14 @@ class PlanEstimate:
                 return "cannot finish"
             case ThrottleVerdict.STARVES_CLIENTS:
                 return "starves clients"
+            case ThrottleVerdict.SAFE if self.time_ms(quota_bytes_per_s) is None:
+                return "cannot finish"
             case ThrottleVerdict.SAFE:
                 is_tight = quota_bytes_per_s < self.inbound_bytes_per_s * TIGHT
-                return "tight" if is_tight else "safe"
+                verdict = "tight" if is_tight else "safe"
+                if self.document_time_ms(quota_bytes_per_s) is None:
+                    return f"{verdict} for what comes in for these partitions"
+                return verdict
 
 
 def estimate_plan(
@@ -120,6 +131,7 @@ def estimate_plan(
         range=SafeRange(
             above_bytes_per_s=Fraction(lowest), below_bytes_per_s=allowed.below_bytes_per_s
         ),
+        document_range=allowed,
     )
 
 

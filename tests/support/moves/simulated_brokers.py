@@ -40,6 +40,7 @@ def options(folder: Path, plan: Plan, **changed: Any) -> ReassignOptions:
         finish_in_s=None,
         network_bytes_per_s=None,
         max_impact=None,
+        shows_formula=False,
         measure_s=10,
         stuck_after_s=30,
         gives_up_after_ms=None,
