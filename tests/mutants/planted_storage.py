@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Edit, Mutant
 
 LOG = "storage/log.py"
+HISTORIES = "tests/storage/test_faulty_histories.py"
 FLUSH_FIRST = """\
         if end - self.recovery_point >= self.config.flush_messages:
             self._flush_written(segment, end)
@@ -203,6 +204,28 @@ STORAGE = (
                 "limit = self.end if up_to is None else min(up_to, self.end)",
                 "limit = self.end if up_to is None else max(up_to, self.end)",
             ),
+        ),
+    ),
+    Mutant(
+        name="refused-truncation-stays-noted",
+        title="The note of a truncation that the disk refuses to flush is not taken back",
+        breaks="The log goes on, and the next start believes the truncation: records are lost.",
+        finders=("tests/storage/test_interrupted_starts.py", HISTORIES),
+        edits=(
+            Edit(
+                LOG,
+                "                self._take_note_back(str(error))\n                raise\n",
+                "                raise\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="lowered-start-not-noted",
+        title="A log start that a loss of power lowered is not noted",
+        breaks="Records that are appended below the old start are gone after the next restart.",
+        finders=("tests/storage/test_interrupted_starts.py", HISTORIES),
+        edits=(
+            Edit(LOG, "        if starts_earlier:\n", "        if starts_earlier and False:\n"),
         ),
     ),
 )

@@ -241,6 +241,35 @@ def test_a_truncation_to_an_offset_whose_old_file_is_still_there() -> None:
     assert (directory.damaged, read_all(directory.logs[KEY])) == ({}, whole)
 
 
+class RefusingNotesDisk(MemoryDisk):
+    """Full for notes, from the time when a segment is created at this path."""
+
+    full_after: str | None = None
+
+    def create(self, path: str) -> DiskFile:
+        file = super().create(path)
+        self.is_full = path == self.full_after
+        return file
+
+
+def test_records_after_a_truncation_whose_note_was_refused_do_not_follow_expired_files() -> None:
+    disk = RefusingNotesDisk()
+    directory = filled(disk)
+    log = directory.logs[KEY]
+    log.apply_retention(NOW_MS, up_to=log.segment_bases[-1])
+    new_start = log.end + 3
+    log.truncate_fully(new_start)
+    disk.full_after = f"{FOLDER}/{new_start - 1:020d}.log"
+    with suppress(DiskError):
+        log.truncate_fully(new_start - 1)
+    disk.is_full = False
+    fill(log, range(3))
+    whole = read_all(log)
+    disk.crash()
+    directory = opened(disk)
+    assert (directory.damaged, read_all(directory.logs[KEY])) == ({}, whole)
+
+
 def test_files_of_a_deleted_log_are_not_removed_from_its_namesake() -> None:
     disk = MemoryDisk()
     directory = filled(disk)
@@ -319,6 +348,20 @@ def test_a_note_whose_flush_failed_is_written_again() -> None:
     directory.create(*KEY, topic_id=TOPIC_ID, now_ms=0)
     disk.lose_power()
     assert KEY in opened(disk).damaged
+
+
+def test_a_truncation_whose_note_cannot_be_flushed_has_not_been_made() -> None:
+    disk = UnflushedDisk()
+    directory = filled(disk)
+    directory.flush_due(now_ms=0)
+    log = directory.logs[KEY]
+    whole = read_all(log)
+    disk.fails_next_flush_of = "segment-inventory"
+    with pytest.raises(DiskError):
+        log.truncate_fully(log.end + 5)
+    disk.crash()
+    directory = opened(disk)
+    assert (directory.damaged, read_all(directory.logs[KEY])) == ({}, whole)
 
 
 def test_damage_found_on_a_full_disk_is_noted_when_there_is_room() -> None:

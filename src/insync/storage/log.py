@@ -563,8 +563,10 @@ class Log:
         # neither ends below that watermark, so that neither looks damaged.
         start, watermark = max(self.start, new_start), min(self.start, new_start)
         with self.truncating(watermark), self._cut_durably_noted((), start=start, end=0):
-            for segment in [each for each in self._expired if each.end > new_start]:
-                self._remove_expired(segment)  # a new segment may get its name
+            for segment in self._expired:
+                # A new segment may get its name. And if the disk refuses the note of the new start,
+                # the next start would take the new segment for what follows this one.
+                self._remove_expired(segment)
             for segment in reversed(self._segments):
                 segment.remove()
             self._files.disk.remove(f"{self.path}/{LOG_START}")
