@@ -406,8 +406,11 @@ class FaultyHistory(RuleBasedStateMachine):
 
 
 FaultyHistory.TestCase.settings = settings(
-    max_examples=times(quick=90, thorough=1500, exhaustive=15_000),
+    max_examples=times(quick=90, thorough=1_500, exhaustive=8_000),
     stateful_step_count=30,
     report_multiple_bugs=False,
+    # The same histories for the same code: the model allows for rare corners, and a run of it
+    # should say something about the code, not about the day.
+    derandomize=True,
 )
 TestFaultyHistory = pytest.mark.property(FaultyHistory.TestCase)
