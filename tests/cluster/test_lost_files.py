@@ -90,6 +90,10 @@ def test_a_store_from_a_backup_is_refused_and_deletes_nothing(tmp_path: Path) ->
             within_s=10,
             what="the logs are set aside",
         )
+        # Both stores began with the same steps. From here on they differ.
+        bootstrap = ("--bootstrap-server", f"127.0.0.1:{port}")
+        created = run("topics", *bootstrap, "--create", "--topic", "another")
+        assert created.returncode == 0, created.stderr
     finally:
         assert run("cluster", "stop", "--data-dir", tmp_path).returncode == 0
     # The right store again: the strays are the logs again, and nothing was lost.
@@ -100,7 +104,7 @@ def test_a_store_from_a_backup_is_refused_and_deletes_nothing(tmp_path: Path) ->
     try:
         await_in_sync(cluster, TOPIC)
         # The producer may have had a topic of that name made meanwhile, which is a stray now.
-        assert all(logs(cluster, number)[0] == f"{TOPIC}-0" for number in (1, 2, 3))
+        assert all(f"{TOPIC}-0" in logs(cluster, number) for number in (1, 2, 3))
         check_all_is_well(cluster, producer)
     finally:
         cluster.stop()
