@@ -99,7 +99,10 @@ def test_a_store_from_a_backup_is_refused_and_deletes_nothing(tmp_path: Path) ->
     # The right store again: the strays are the logs again, and nothing was lost.
     shutil.rmtree(store)
     shutil.move(tmp_path / "right", store)
-    assert run(*start).returncode == 1
+    try:
+        assert run(*start).returncode == 1
+    finally:  # if it did start
+        run("cluster", "stop", "--data-dir", tmp_path)
     cluster.start(accepted=Accepted(older_metadata=True))
     try:
         await_in_sync(cluster, TOPIC)
