@@ -7,10 +7,11 @@ of their own.
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Final
 
 from insync.metadata import database, paths
@@ -19,6 +20,7 @@ from insync.metadata.memory import CHANGE_LOG_STEPS_MAX, MemoryTree, no_delay
 from insync.metadata.store import Create, Operation
 
 NAME: Final = "metadata.db"
+FOLDERS: Final = "insync-sim-"
 TORN_BYTES_MAX: Final = 20_000
 
 
@@ -30,11 +32,13 @@ class SqliteTree(MemoryTree):
         change_log_steps_max: int = CHANGE_LOG_STEPS_MAX,
     ) -> None:
         super().__init__(delay_ms=delay_ms, change_log_steps_max=change_log_steps_max)
-        self._open(TemporaryDirectory(prefix="insync-sim-"))
+        self._open(mkdtemp(prefix=FOLDERS))
 
-    def _open(self, folder: TemporaryDirectory[str]) -> None:
+    def _open(self, folder: str) -> None:
         self._folder = folder
-        path = Path(folder.name) / NAME
+        # Also for a run that fails, or a test that does not close it.
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder) / NAME
         rows_max = database.CHANGE_LOG_ROWS_MAX
         writing = database.connect(path, synchronous="FULL")
         self._writer = database.Writer(writing, log_rows_max=rows_max)
@@ -70,9 +74,9 @@ class SqliteTree(MemoryTree):
 
     def lose_power(self, random: Random) -> None:
         """Go on with what is on disk: the file and its log, perhaps with a step half written."""
-        before = Path(self._folder.name) / NAME
-        folder = TemporaryDirectory(prefix="insync-sim-")
-        after = Path(folder.name) / NAME
+        before = Path(self._folder) / NAME
+        folder = mkdtemp(prefix=FOLDERS)
+        after = Path(folder) / NAME
         shutil.copy(before, after)
         write_ahead_log = Path(f"{before}-wal").read_bytes()
         torn = random.choice(
@@ -88,4 +92,4 @@ class SqliteTree(MemoryTree):
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
-        self._folder.cleanup()
+        self._remove_folder()
