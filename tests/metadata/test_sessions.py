@@ -1,5 +1,6 @@
 """Session files and heartbeats: when a session ends."""
 
+import fcntl
 import os
 import threading
 from dataclasses import dataclass
@@ -267,3 +268,24 @@ def test_a_heartbeat_counts_from_before_it_was_written(tmp_path: Path) -> None:
     stepped.monitor.check()
     assert stepped.monitor.silent_for_ms(stepped.now_ms) == 2_000
     file.release()
+
+
+def test_a_sweep_deletes_no_file_that_replaced_the_one_it_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sweep deletes a file that is not locked yet, and its owner creates it again."""
+    path, lock = tmp_path / "7-broker", fcntl.flock
+    path.write_bytes(b"")
+    owners: list[SessionFile] = []
+
+    def lock_late(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_NB and not owners:
+            path.unlink()
+            owners.append(SessionFile(path))
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    sweep(tmp_path, is_live=lambda _: False)
+    assert path.exists()
+    for owner in owners:
+        owner.release()

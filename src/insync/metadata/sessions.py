@@ -98,7 +98,9 @@ def sweep(folder: Path, *, is_live: Callable[[int], bool]) -> None:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+                # Else another `sweep` deleted it, and the path may have a new session's file.
+                if os.fstat(descriptor).st_nlink:
+                    path.unlink()
             finally:
                 os.close(descriptor)
 
