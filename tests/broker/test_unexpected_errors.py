@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,10 +138,13 @@ def test_eligible_replicas_are_removed_after_an_unexpected_error(
     """acks=all waits until no replica outside the ISR may be elected."""
 
     async def scenario(cluster: Cluster) -> None:
+        def has_left(number: int) -> bool:
+            return number not in isr_of(cluster)
+
         await topic(cluster, config={"min.insync.replicas": "2"})
         for number in (2, 3):
             cluster.kill(number)
-            await until(lambda gone=number: gone not in isr_of(cluster))  # type: ignore[misc]
+            await until(partial(has_left, number))
         assert state_of(cluster)["eligible"]
         failures = iter([True, True])
         store = cluster.brokers[1].store

@@ -13,7 +13,7 @@ from insync.wire.configs import ConfigSource
 
 NO_BROKER = "127.0.0.1:1"  # no process listens there: a connection is refused
 TOPIC = "--alter", "--topic", "t"
-LEADERS, FOLLOWERS = configs.THROTTLED_REPLICAS
+LEADERS, FOLLOWERS = configs.RATE_OF_LIST
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -15,15 +15,19 @@ from insync.cli.admin import BootstrapServer, CommandConfig, ask
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
 from insync.client.admin import Admin, ConfigValue
 from insync.rules.refusals import Refusal
+from insync.rules.throttled_replicas import (
+    ENTRY,
+    FOLLOWER_LIST,
+    FOLLOWER_RATE,
+    LEADER_LIST,
+    LEADER_RATE,
+)
 from insync.wire.configs import ConfigSource, Resource
 
 ENTITY_TYPES: Mapping[str, Resource] = {"topics": Resource.TOPIC, "brokers": Resource.BROKER}
 # KIP-73 prints them so.
 ENTITY_TYPES_IN_SINGULAR = {"topic": Resource.TOPIC, "broker": Resource.BROKER}
-THROTTLED_REPLICAS = (
-    "leader.replication.throttled.replicas",
-    "follower.replication.throttled.replicas",
-)
+RATE_OF_LIST = {LEADER_LIST: LEADER_RATE, FOLLOWER_LIST: FOLLOWER_RATE}
 KAFKAS_TYPES = ("broker-loggers", "users", "clients", "ips", "groups", "client-metrics")
 BROKER_MAX = 2**31 - 1
 # As Kafka's tools name them.
@@ -188,9 +192,8 @@ def _parse_entity(
 
 def _check_throttles(kind: Resource, added: Mapping[str, str]) -> None:
     """KIP-73 prints a rate under the name of a list: refuse it, and name the key of the rate."""
-    for name in THROTTLED_REPLICAS:
+    for name, rate in RATE_OF_LIST.items():
         if name in added and (kind is Resource.BROKER or added[name].strip().isdecimal()):
-            rate = name.replace(".replicas", ".rate")
             raise WrongUsage(
                 f"{name} is a topic's list of replicas (PARTITION:BROKER,... or *); the rate in"
                 f" B/s is {rate}, set for a broker"
@@ -201,7 +204,7 @@ def _name_of_all(kind: Resource, names: Sequence[str]) -> str | None:
     """The name that means all entities: KIP-73 sets throttles for all brokers or topics so."""
     if kind is Resource.BROKER:
         return ""
-    if set(names) <= set(THROTTLED_REPLICAS):
+    if set(names) <= set(RATE_OF_LIST):
         return None
     raise WrongUsage(
         "--alter of topics needs --entity-name; only lists of throttled replicas are set for all"
@@ -237,7 +240,7 @@ def _parse_pairs(text: str) -> dict[str, str]:
     for pair in re.split(r",(?![^\[\]]*\])", text) if text.strip() else []:
         name, separator, value = pair.partition("=")
         last = next(reversed(settings), None)
-        if not separator and last in THROTTLED_REPLICAS and _REPLICA.fullmatch(pair):
+        if not separator and last in RATE_OF_LIST and ENTRY.fullmatch(pair.strip()):
             settings[last] += f",{pair.strip()}"
             continue
         if not separator or not name.strip():
@@ -245,7 +248,7 @@ def _parse_pairs(text: str) -> dict[str, str]:
         value = value.strip()
         is_bracketed = value.startswith("[") and value.endswith("]")
         settings[name.strip()] = value[1:-1] if is_bracketed else value
-    for name in settings.keys() & set(THROTTLED_REPLICAS):
+    for name in settings.keys() & RATE_OF_LIST.keys():
         settings[name] = _with_colons(settings[name])
     return settings
 
@@ -254,12 +257,9 @@ def _with_colons(replicas: str) -> str:
     """KIP-73 writes 0-1, Apache Kafka has 0:1."""
     entries = [entry.strip() for entry in replicas.split(",")]
     return ",".join(
-        re.sub(r"\s*[-:]\s*", ":", entry) if _REPLICA.fullmatch(entry) else entry
+        entry if (match := ENTRY.fullmatch(entry)) is None else f"{match[1]}:{match[2]}"
         for entry in entries
     )
-
-
-_REPLICA = re.compile(r"\s*\d+\s*[-:]\s*\d+\s*")  # a partition and a broker
 
 
 def _parse_names(text: str) -> list[str]:

@@ -317,7 +317,7 @@ class Controller:
             logger.info("%s", line)
         if len(decisions.lines) > LISTED_MAX:
             logger.info(
-                "controller: and %d more partitions whose leaders asked to resign",
+                "controller: decided %d more resignations",
                 len(decisions.lines) - LISTED_MAX,
             )
 

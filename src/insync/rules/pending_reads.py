@@ -6,7 +6,7 @@ evicted. Three limits keep this honest:
 
 - It holds only if it asks for at least what the leader held at the follower's previous fetch of
   this epoch. The first fetch in an epoch has no previous one: that of a member of the ISR holds if
-  it asks for at least the high watermark, so that a failover onto a slow disk evicts nobody.
+  it asks for at least the high watermark, so that a failover onto a slow disk evicts no follower.
 - It blocks eviction and never admits: joining is judged without it.
 - It ends with the read, with an error, with its connection and with its broker's session.
 

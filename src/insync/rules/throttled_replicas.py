@@ -23,7 +23,7 @@ FOLLOWER_LIST: Final = "follower.replication.throttled.replicas"
 ID_MAX: Final = 2**31 - 1  # partitions and brokers are 32-bit in the protocol
 
 # Bounded, so that no text is ever turned into a number of thousands of digits.
-_ENTRY = re.compile(r"([0-9]{1,20})[ \t]*[:-][ \t]*([0-9]{1,20})")
+ENTRY = re.compile(r"([0-9]{1,20})[ \t]*[:-][ \t]*([0-9]{1,20})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def effective_rate(*, per_broker: int | None, cluster_default: int | None) -> in
 
 
 def _entry(entry: str) -> tuple[PartitionId, BrokerId]:
-    match = _ENTRY.fullmatch(entry.strip())
+    match = ENTRY.fullmatch(entry.strip())
     if match is None:
         raise BadThrottledReplicas(
             f"cannot read {entry.strip()!r} as a throttled replica; "

@@ -12,7 +12,7 @@ from insync.metadata.errors import Unavailable
 from insync.metadata.store import Operation, Write
 from insync.sim.fault_base import AIM_WITHIN_S, FaultBase
 from insync.sim.history import Partition
-from insync.sim.store import BrokerStore
+from insync.sim.store import BrokerStore, is_controllers
 
 Step = Sequence[Operation]
 
@@ -62,11 +62,6 @@ class HeldSteps:
         for each in self._waiting:
             if not each.done():
                 each.set_exception(Unavailable("the metadata store cannot be reached"))
-
-
-def is_controllers(step: Step) -> bool:
-    """Whether only a controller makes this step."""
-    return any(each.path.startswith(paths.CONTROLLER) for each in step)
 
 
 class AimedFaults(FaultBase):

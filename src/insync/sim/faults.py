@@ -12,14 +12,14 @@ from typing import Final
 
 from insync.metadata import paths
 from insync.rules.throttle_lease import HOLD_MS
-from insync.sim.aimed_faults import AimedFaults, HeldSteps, is_controllers
+from insync.sim.aimed_faults import AimedFaults, HeldSteps
 from insync.sim.clients import Admin
 from insync.sim.cluster import Cluster
 from insync.sim.disk_faults import DiskFaults
 from insync.sim.election_faults import ElectionFaults
 from insync.sim.history import Partition
 from insync.sim.load import Clients
-from insync.sim.store import SESSION_TIMEOUT_MS
+from insync.sim.store import SESSION_TIMEOUT_MS, is_controllers
 from insync.sim.store_faults import StoreFaultKinds
 from insync.wire.holds import HoldThrottle
 from insync.wire.moves import Move, StartMoves

@@ -32,6 +32,11 @@ class StoreFaults:
     commit_delay_ms_max: int = 0  # before each step, and again before its answer
 
 
+def is_controllers(step: Sequence[Operation]) -> bool:
+    """Whether only a controller makes this step."""
+    return any(each.path.startswith(paths.CONTROLLER) for each in step)
+
+
 class BrokerStore(MemoryStore):
     def __init__(
         self,
@@ -65,17 +70,17 @@ class BrokerStore(MemoryStore):
 
     async def commit(self, *operations: Operation) -> int:
         faults = self.faults
-        is_controllers = any(each.path.startswith(paths.CONTROLLER) for each in operations)
+        is_controller_step = is_controllers(operations)
         if faults.is_read_only:
             raise Unavailable("the metadata store is read-only")
         await self._delay(faults)
         if self.hold_step is not None:
             await self.hold_step(operations)
-        if is_controllers:
+        if is_controller_step:
             self.before_controller_step()
         self.before_step(operations)
         revision = await super().commit(*operations)
-        if is_controllers:
+        if is_controller_step:
             self.after_controller_step()
         self.after_step(operations)
         await self._delay(faults)

@@ -46,7 +46,7 @@ from insync.wire.batches import BatchHeader, CorruptBatch, check, stamp, whole_b
 
 __all__ = ["WOULD_BLOCK", "AppendResult", "Log", "LogConfig", "ReadResult", "WouldBlock"]
 
-DELETED: Final = "was deleted"  # why a log refuses everything that is out of use, not failed
+WAS_DELETED: Final = "was deleted"  # why a log refuses everything that is out of use, not failed
 
 HINTS_MAX: Final = 16
 """Readers of one log whose position in the file is kept: its followers and a few consumers."""
@@ -393,8 +393,8 @@ class Log:
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise LogFailed(
-                f"{self.path} {DELETED}"
-                if self._failure is DELETED
+                f"{self.path} {WAS_DELETED}"
+                if self._failure is WAS_DELETED
                 else f"{self.path} failed and needs a restart: {self._failure}"
             )
 
@@ -745,7 +745,7 @@ class Log:
         """Note what is flushed, if that has changed. May run in another thread."""
         with self._files.cutting:
             # The folder of a deleted log may be another log's now.
-            if self._failure is not DELETED and self._noted_state != self._state():
+            if self._failure is not WAS_DELETED and self._noted_state != self._state():
                 self._note(self._segments, self.start)
 
     def mark_damaged(self, damage: Damage | None) -> None:
@@ -755,7 +755,7 @@ class Log:
         """
         self.damage = damage
         with self._files.cutting:
-            if self._failure is DELETED:
+            if self._failure is WAS_DELETED:
                 return
             is_noted = self._note(self._segments, self.start)
         if damage is not None and not is_noted:
@@ -765,7 +765,7 @@ class Log:
         """Note damage that could not be noted before; also of a log that has failed since."""
         with self._files.cutting:
             noted = self._inventory.noted or Inventory(identity=self._identity, start=self.start)
-            if self._failure is not DELETED and noted.damage != self.damage is not None:
+            if self._failure is not WAS_DELETED and noted.damage != self.damage is not None:
                 self._inventory.write(replace(noted, damage=self.damage))
 
     def flush_note(self) -> None:
@@ -875,7 +875,7 @@ class Log:
     def detach(self) -> None:
         """Refuse everything from now on: the directory is about to be moved or removed."""
         with self._files.cutting:  # a thread that removes files of this log sees that it failed
-            self.fail(DELETED)
+            self.fail(WAS_DELETED)
         self._cuts += 2
         self.release()
 

@@ -93,8 +93,8 @@ def open_log(
         # The checkpoint of the recovery points may be older than a truncation; the note is not.
         recovery_point = min(recovery_point, noted.end)
     base = 0 if noted is None else noted.start
-    found = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
-    expired, segments = _split_at_start(found, noted)
+    on_disk = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
+    expired, segments = _split_at_start(on_disk, noted)
     if not segments:  # the live ones are gone
         segments.append(_new_segment(files, path, config, base, now_ms=now_ms))
     start = _read_start(disk, path, names, segments[0].base, noted)

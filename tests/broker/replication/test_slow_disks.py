@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -77,7 +78,7 @@ def terms(cluster: Cluster, partitions: int) -> list[Leadership | None]:
     return [replicas[TOPIC, number].term for number in range(partitions)]
 
 
-def states(cluster: Cluster, partitions: int) -> list[dict[str, object]]:
+def states(cluster: Cluster, partitions: int) -> list[dict[str, Any]]:
     entries = cluster.tree.entries
     return [
         json.loads(entries[paths.partition_state(TOPIC, number)].value)
@@ -86,7 +87,7 @@ def states(cluster: Cluster, partitions: int) -> list[dict[str, object]]:
 
 
 def isr_sizes(cluster: Cluster, partitions: int) -> Counter[int]:
-    return Counter(len(state["isr"]) for state in states(cluster, partitions))  # type: ignore[arg-type]
+    return Counter(len(state["isr"]) for state in states(cluster, partitions))
 
 
 def leaders(cluster: Cluster, partitions: int) -> Counter[object]:
@@ -144,7 +145,7 @@ def test_all_partitions_of_a_slow_disk_are_handed_over_in_time(partitions: int) 
         half = partitions // 2
         spread = {2: partitions - half, 3: half} if half else {2: 1}
         assert leaders(cluster, partitions) == spread
-        assert all(state["isr"][-1] == 1 for state in states(cluster, partitions))  # type: ignore[index]
+        assert all(state["isr"][-1] == 1 for state in states(cluster, partitions))
         await asyncio.sleep(2 * READ_S)
         assert leaders(cluster, partitions)[1] == 0, "not elected again during its cool-down"
 

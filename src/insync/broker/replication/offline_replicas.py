@@ -29,7 +29,7 @@ class OfflineReplicas:
 
     A replica in `directory.damaged`, or whose log has failed, does not lead. Only `_end_damage`
     declares a damaged log whole. `LogDirectory` itself forgets damage with the log that it was of
-    (deleted, or of an earlier topic id), and checks a log anew that it could not open before.
+    (deleted, or of an earlier topic id), and checks again a log that it could not open before.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class ResignationRequests:
     ) -> None:
         path = paths.resignation(*replica.key)
         if path in self._requests or self._store.get(path) is not None:
-            return  # it has asked already
+            return  # it is requested already
         state = self._view.states.get(replica.key)
         if state is None or (state.leader, state.leader_epoch) != (self._broker, replica.epoch):
             return  # another leader is elected already
