@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Edit, Mutant
 
 DIRECTORY = "storage/directory.py"
+OPEN_LOGS = "storage/open_logs.py"
 REPLICAS = "broker/replication/replicas.py"
 NAMESAKES = "tests/broker/replication/test_topics_of_the_same_name.py"
 OFFLINE_REPLICAS = "broker/replication/offline_replicas.py"
@@ -37,23 +38,23 @@ DEFECTS = (
     ),
     Mutant(
         name="missing-log-unnoticed",
-        title="A start does not compare the logs with what was noted of them",
+        title="A start does not compare the logs with the replica checkpoint",
         breaks="A log that is missing, was set aside or lost its tail stays in the ISR and leads.",
         is_protocol=True,
-        finders=("tests/storage/test_held_replicas.py", "tests/storage/test_damaged_logs.py"),
+        finders=("tests/storage/test_replica_checkpoint.py", "tests/storage/test_damaged_logs.py"),
         edits=(
             Edit(
-                DIRECTORY,
-                "        for key, held in self.held.noted.items():\n"
-                "            self._check_against_checkpoint(key, held)",
-                "        for key, held in dict[Partition, HeldReplica]().items():\n"
-                "            self._check_against_checkpoint(key, held)",
+                OPEN_LOGS,
+                "        for key, replica in self.replica_checkpoint.replicas.items():\n"
+                "            self._check_against_checkpoint(key, replica)",
+                "        for key, replica in dict[Partition, CheckpointedReplica]().items():\n"
+                "            self._check_against_checkpoint(key, replica)",
             ),
         ),
     ),
     Mutant(
         name="damaged-segments-believed",
-        title="A start does not compare complete segments with their notes, seals and neighbours",
+        title="A start does not compare segments with the inventory, their seals and neighbours",
         breaks="A segment that was cut, removed or garbled is served, and spreads.",
         is_protocol=True,
         finders=("tests/storage/test_damaged_logs.py",),
@@ -79,9 +80,9 @@ DEFECTS = (
         edits=(
             Edit(
                 "storage/recovery.py",
-                "is_known = noted.epochs == epochs_checksum(stored, start=noted.start, "
-                "end=noted.end)",
-                "is_known = noted.epochs is not None",
+                "is_known = inventory.epochs == epochs_checksum(\n"
+                "            stored, start=inventory.start, end=inventory.end\n        )",
+                "is_known = inventory.epochs is not None",
             ),
             Edit(
                 "storage/recovery.py",
@@ -206,10 +207,9 @@ DEFECTS = (
         finders=(DELETING,),
         edits=(
             Edit(
-                DIRECTORY,
-                "        number, self._deleted_number = self._deleted_number, "
-                "self._deleted_number + 1\n",
-                "        number = len(self._disk.list(self.path))\n",
+                "storage/renamed_logs.py",
+                "        number, self._next_number = self._next_number, self._next_number + 1\n",
+                "        number = len(self._disk.list(self._path))\n",
             ),
         ),
     ),
@@ -304,8 +304,9 @@ DEFECTS = (
             ),
             Edit(
                 "node/scrub.py",
-                "        if self._replicas.offline.forbid_joining(key):\n            self._cuts",
-                "        if damage.keep_to >= 0:\n            self._cuts",
+                "        if self._replicas.offline.forbid_joining(key):\n"
+                "            self._truncations",
+                "        if damage.keep_to >= 0:\n            self._truncations",
             ),
             Edit(
                 ISR_COMMITS,
@@ -371,9 +372,8 @@ DEFECTS = (
             ),
             Edit(
                 DIRECTORY,
-                "        self._disk.rename(self.logs[key].path, deleted)\n"
-                "        self._detach(key)\n",
-                "        self._disk.rename(self._detach(key).path, deleted)\n",
+                "        self._renamed.rename_to_deleted(key)\n        self._detach(key)\n",
+                "        self._detach(key)\n        self._renamed.rename_to_deleted(key)\n",
             ),
             Edit(
                 DIRECTORY,
@@ -390,11 +390,11 @@ DEFECTS = (
         edits=(
             Edit(
                 DIRECTORY,
-                "                if is_refused_by_disk and key in self._refused:\n"
-                "                    self.unopened[key] = str(refusal)\n"
-                "                else:\n"
-                "                    self.damaged[key] = str(refusal)\n",
+                "            if is_refused_by_disk and key in self._unopened:\n"
+                "                self._unopened.refuse(key, str(refusal))\n"
+                "            else:\n"
                 "                self.damaged[key] = str(refusal)\n",
+                "            self.damaged[key] = str(refusal)\n",
             ),
         ),
     ),

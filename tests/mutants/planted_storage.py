@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutants.mutant import Edit, Mutant
 
 LOG = "storage/log.py"
+LOCAL_LOG = "storage/local_log.py"
+TRUNCATABLE_LOG = "storage/truncatable_log.py"
 HISTORIES = "tests/storage/test_faulty_histories.py"
 FLUSH_FIRST = """\
         if end - self.recovery_point >= self.config.flush_messages:
@@ -54,8 +56,8 @@ STORAGE = (
             Edit(LOG, FLUSH_FIRST, ""),
             Edit(
                 LOG,
-                "        segment.end = end\n        return len(data)\n",
-                "        segment.end = end\n"
+                "        segment.publish(end, headers[0].crc)\n        return len(data)\n",
+                "        segment.publish(end, headers[0].crc)\n"
                 "        if end - self.recovery_point >= self.config.flush_messages:\n"
                 "            self._flush()\n"
                 "        return len(data)\n",
@@ -88,7 +90,7 @@ STORAGE = (
         finders=("tests/storage/test_failed_flushes.py", "tests/storage/test_log_faults.py"),
         edits=(
             Edit(
-                LOG,
+                LOCAL_LOG,
                 "        self._failure = reason\n",
                 "        self._failure = None and reason\n",
             ),
@@ -101,7 +103,7 @@ STORAGE = (
         finders=("tests/storage/test_log_faults.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
-                "storage/segment.py",
+                "storage/scan.py",
                 "if check_from is not None and header.base_offset >= check_from:",
                 "if check_from is not None and header.base_offset < check_from:",
             ),
@@ -130,14 +132,14 @@ STORAGE = (
     ),
     Mutant(
         name="producers-forgotten-at-recovery",
-        title="Recovery does not note the producers of the last segment",
+        title="Recovery does not learn the producers of the last segment",
         breaks="A batch that is sent again after a restart is appended twice.",
         is_protocol=True,
         finders=("tests/storage/test_producer_state.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
                 "storage/recovery.py",
-                "        self.producers.note(header, base_offset=offset, now_ms=self._now_ms)\n"
+                "        self._producers.update(header, base_offset=offset, now_ms=self._now_ms)\n"
                 "        return True\n",
                 "        return True\n",
             ),
@@ -151,9 +153,10 @@ STORAGE = (
         finders=("tests/storage/test_producer_state.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
-                LOG,
-                "            if cut.producers is not None:\n                self.producers = ",
-                "            if cut.producers is not None and not self.producers:\n"
+                TRUNCATABLE_LOG,
+                "            if truncation.producers is not None:\n"
+                "                self.producers = ",
+                "            if truncation.producers is not None and not self.producers:\n"
                 "                self.producers = ",
             ),
         ),
@@ -166,15 +169,15 @@ STORAGE = (
         finders=("tests/storage/test_log.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
-                LOG,
-                "                self.producers = cut.producers\n"
-                "            self._store_epochs(self.epochs.cut_end(Offset(self.end)))\n",
-                "                self.producers = cut.producers\n",
+                TRUNCATABLE_LOG,
+                "                self.producers = truncation.producers\n"
+                "            self._store_epochs(self.epochs.truncate_end(Offset(self.end)))\n",
+                "                self.producers = truncation.producers\n",
             ),
             # With the first edit alone, the next answer of the leader removes them.
             Edit(
-                LOG,
-                "            self._store_epochs(self.epochs.cut_end(Offset(self.end)))\n"
+                TRUNCATABLE_LOG,
+                "            self._store_epochs(self.epochs.truncate_end(Offset(self.end)))\n"
                 "            return True\n",
                 "            return True\n",
             ),
@@ -200,28 +203,28 @@ STORAGE = (
         finders=("tests/storage/test_log_faults.py", "tests/storage/test_log_histories.py"),
         edits=(
             Edit(
-                LOG,
+                TRUNCATABLE_LOG,
                 "limit = self.end if up_to is None else min(up_to, self.end)",
                 "limit = self.end if up_to is None else max(up_to, self.end)",
             ),
         ),
     ),
     Mutant(
-        name="refused-truncation-stays-noted",
-        title="The note of a truncation that the disk refuses to flush is not taken back",
+        name="refused-truncation-stays-listed",
+        title="The inventory of a truncation that the disk refuses to flush is not taken back",
         breaks="The log goes on, and the next start believes the truncation: records are lost.",
         finders=("tests/storage/test_interrupted_starts.py", HISTORIES),
         edits=(
             Edit(
-                LOG,
-                "                self._take_note_back(str(error))\n                raise\n",
+                TRUNCATABLE_LOG,
+                "                self._restore_inventory(str(error))\n                raise\n",
                 "                raise\n",
             ),
         ),
     ),
     Mutant(
-        name="lowered-start-not-noted",
-        title="A log start that a loss of power lowered is not noted",
+        name="lowered-start-not-listed",
+        title="A log start that a loss of power lowered is not written to the inventory",
         breaks="Records that are appended below the old start are gone after the next restart.",
         finders=("tests/storage/test_interrupted_starts.py", HISTORIES),
         edits=(

@@ -100,7 +100,7 @@ class TestCutEnd:
     def test_truncation_keeps_epochs_that_still_have_a_record(
         self, to: int, expected: EpochHistory
     ) -> None:
-        assert KNOWN.cut_end(Offset(to)) == expected
+        assert KNOWN.truncate_end(Offset(to)) == expected
 
 
 class TestCutStart:
@@ -117,10 +117,10 @@ class TestCutStart:
     def test_the_oldest_epoch_left_starts_at_the_log_start(
         self, log_start: int, expected: EpochHistory
     ) -> None:
-        assert KNOWN.cut_start(Offset(log_start)) == expected
+        assert KNOWN.truncate_start(Offset(log_start)) == expected
 
     def test_a_log_start_below_all_entries_changes_nothing(self) -> None:
-        assert history((4, 10)).cut_start(Offset(3)) == history((4, 10))
+        assert history((4, 10)).truncate_start(Offset(3)) == history((4, 10))
 
 
 class TestDivergence:
@@ -232,7 +232,7 @@ class Replica:
         return grown
 
     def cut(self, to: int) -> Replica:
-        return Replica(log=self.log[:to], history=self.history.cut_end(Offset(to)))
+        return Replica(log=self.log[:to], history=self.history.truncate_end(Offset(to)))
 
     def history_by_scan(self) -> EpochHistory:
         """The first offset of each epoch, looked up in the log."""
@@ -420,7 +420,7 @@ def test_retention_leaves_the_history_of_what_is_left(cluster: Cluster, deleted:
         log_start = min(deleted, max(0, settled.end - 1))
         left = Replica(log=settled.log[log_start:]).history_by_scan()
         expected = history(*((entry.epoch, entry.start + log_start) for entry in left.entries))
-        assert settled.history.cut_start(Offset(log_start)) == expected
+        assert settled.history.truncate_start(Offset(log_start)) == expected
 
 
 @pytest.mark.property
@@ -431,7 +431,7 @@ def test_the_history_names_the_epoch_of_each_record_that_is_left(
     for one in cluster.replicas:
         settled = one.cut(one.end)
         log_start = min(deleted, max(0, settled.end - 1))
-        left = settled.history.cut_start(Offset(log_start))
+        left = settled.history.truncate_start(Offset(log_start))
         for offset, (epoch, _) in enumerate(settled.log):
             expected = None if offset < log_start else epoch
             assert left.epoch_at(Offset(offset)) == expected

@@ -12,10 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from insync.storage.checkpoints import write_epochs
-from insync.storage.directory import FLUSH_AFTER_MS, LogDirectory
+from insync.storage.directory import LogDirectory
 from insync.storage.disk import Disk, RealDisk
 from insync.storage.errors import DiskError
 from insync.storage.inventory import Damage
+from insync.storage.local_log import FLUSH_AFTER_MS
 from insync.storage.log import Log
 from insync.storage.memory_disk import MemoryDisk
 from insync.wire.batches import build, whole_batches
@@ -60,7 +61,7 @@ def stop(disk: MemoryDisk, directory: LogDirectory, *, clean: bool) -> None:
 
 
 def stopped(*, clean: bool) -> tuple[MemoryDisk, bytes]:
-    """The disk of a stopped broker, and what the log KEY held."""
+    """The disk of a stopped broker, and what the log KEY had."""
     disk = MemoryDisk()
     directory = opened(disk)
     fill(directory)
@@ -182,7 +183,7 @@ def test_a_flushed_record_that_is_gone_is_noticed_without_a_watermark() -> None:
     disk.crash()
     for _ in range(2):
         halve(disk, segments(disk)[-1])
-    assert "68 was noted" in opened(disk).damaged[KEY]
+    assert "its inventory at 68" in opened(disk).damaged[KEY]
 
 
 @both_stops
@@ -530,7 +531,7 @@ def test_truncated_records_are_not_missed_after_a_loss_of_power(keep: int, seed:
         append_numbered(log, number, epoch=0)
     directory.flush_due(now_ms=0)
     directory.flush_due(now_ms=FLUSH_AFTER_MS)
-    directory.write_held_replicas()
+    directory.write_replica_checkpoint()
     disk.open(f"{FOLDER}/segment-inventory").flush()
     log.truncate_to(keep)
     disk.lose_power(Random(seed))  # noqa: S311 - chance, not secrecy
@@ -582,7 +583,7 @@ def test_a_removed_oldest_segment_is_noticed_before_anything_was_flushed() -> No
     disk.crash()
     disk.remove(segments(disk)[0])
     directory = opened(disk)
-    assert directory.damaged == {KEY: "it begins at offset 16; 0 was noted"}
+    assert directory.damaged == {KEY: "it begins at offset 16, its inventory at 0"}
     damage = directory.logs[KEY].damage
     assert damage is not None
     assert damage.keep_to == 0

@@ -12,8 +12,9 @@ import pytest
 from insync.storage import memory_disk
 from insync.storage.checkpoints import LOG_START, write_offset
 from insync.storage.config import LogConfig
-from insync.storage.directory import FLUSH_AFTER_MS, LogDirectory
+from insync.storage.directory import LogDirectory
 from insync.storage.disk import RealDisk
+from insync.storage.local_log import FLUSH_AFTER_MS
 from insync.storage.log import Log
 from insync.storage.memory_disk import MemoryDisk, MemoryFile
 from insync.wire.batches import build, whole_batches
@@ -63,10 +64,10 @@ def test_a_log_start_of_an_earlier_version_hides_no_record(*, clean: bool, start
     assert opened(disk).logs[KEY].start < 40, "the file is gone"
 
 
-def test_a_changed_watermark_is_limited_by_what_was_noted() -> None:
+def test_a_changed_watermark_is_limited_by_the_replica_checkpoint() -> None:
     disk = MemoryDisk()
     directory, log = filled(disk)
-    directory.write_held_replicas(lambda _: 20)
+    directory.write_replica_checkpoint(lambda _: 20)
     assert directory.limit_watermark(KEY, TOPIC_ID, 70) == 20
     assert directory.limit_watermark(KEY, TOPIC_ID, 10) == 10
     # The file has names only: this one is of an earlier topic of the same name.
@@ -150,7 +151,7 @@ def test_a_flush_while_a_file_is_created_does_not_forget_its_folder(
     first.flush()
     fsync, opens = os.fsync, RealDisk._open
 
-    def noted_fsync(descriptor: int) -> None:
+    def recorded_fsync(descriptor: int) -> None:
         synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         fsync(descriptor)
 
@@ -159,7 +160,7 @@ def test_a_flush_while_a_file_is_created_does_not_forget_its_folder(
             self.flush_names(str(tmp_path / "0.log"))  # as the thread that flushes does
         return opens(self, path, flags)
 
-    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
     monkeypatch.setattr(RealDisk, "_open", open_beside_a_flush)
     second = disk.create(str(tmp_path / "1.log"))
     synced.clear()

@@ -219,7 +219,7 @@ def test_a_log_that_starts_over_is_flushed() -> None:
     log = filled(disk)
     flushes = disk.flushes
     log.truncate_fully(100)
-    # The note of the later start, and the new segment.
+    # The inventory with the later start, and the new segment.
     assert (log.end, log.recovery_point, disk.flushes) == (100, 100, flushes + 2)
     log = filled(WatchedDisk(), CONFIG)
     log.truncate_fully(100)

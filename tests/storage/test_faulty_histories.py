@@ -8,8 +8,8 @@ compared with a plain list of batches:
   flushed, unless it was deleted or truncated. The same holds after a step that the disk refused.
 - A log does not count as damaged while the disk has kept what it claimed to have flushed.
 - The log has only records that were appended to it. After a kill, none that were truncated.
-- The log start offset goes back only if the disk refused to note it, or in a loss of power.
-- Files of expired segments are removed, and no removed file is held open.
+- The log start offset goes back only if the disk refused to write it, or in a loss of power.
+- Files of expired segments are removed, and no removed file stays open.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from insync.storage.config import NEVER
-from insync.storage.directory import FLUSH_AFTER_MS, LogDirectory
+from insync.storage.directory import LogDirectory
 from insync.storage.errors import StorageRefusal
 from insync.storage.inventory import INVENTORY
+from insync.storage.local_log import FLUSH_AFTER_MS
 from insync.storage.log import LogConfig
 from insync.wire.batches import build
 from support.search_effort import times
@@ -70,7 +71,7 @@ class Stop:
     bytes, flushes them without an error, and a loss of power takes them all the same."""
     is_known_corner: bool = False
     """A loss of power tore expired segments that were not flushed, and the disk has since refused
-    the note that they are expired. The next start takes them for the beginning of the log."""
+    the inventory without them. The next start takes them for the beginning of the log."""
 
     @property
     def may_tear(self) -> bool:
@@ -202,9 +203,9 @@ class FaultyHistory(RuleBasedStateMachine):
         assert self.log.recovery_point == self.plain.end
 
     @rule(fault=faults)
-    def write_held_replicas(self, fault: Fault) -> None:
+    def write_replica_checkpoint(self, fault: Fault) -> None:
         mark = self.flushed_end  # committed, as far as this replica can tell
-        self.perform(fault, lambda: self.directory.write_held_replicas(lambda _: mark))
+        self.perform(fault, lambda: self.directory.write_replica_checkpoint(lambda _: mark))
 
     # Steps that stop the process, or take the log out of use
 
@@ -246,8 +247,8 @@ class FaultyHistory(RuleBasedStateMachine):
         self.names_aside = []  # of the old topic id
         if outcome is not Outcome.DONE:
             self.find_log()
-            self.accept_damage()  # what was noted is the old log
-            self.directory.write_held_replicas()
+            self.accept_damage()  # the checkpoint has the old log
+            self.directory.write_replica_checkpoint()
         self.epoch = self.flushed_end = 0
         self.settle(PlainLog())
 
@@ -264,8 +265,8 @@ class FaultyHistory(RuleBasedStateMachine):
 
     @invariant()
     def holds_no_removed_file_open(self) -> None:
-        held = self.directory._files._files.items()
-        assert [path for path, file in held if self.disk.is_of_removed_file(path, file)] == []
+        open_files = self.directory._files._files.items()
+        assert [path for path, file in open_files if self.disk.is_of_removed_file(path, file)] == []
 
     # How a step is made
 
@@ -318,7 +319,7 @@ class FaultyHistory(RuleBasedStateMachine):
             after=self.plain,
             flushed_end=self.flushed_end,
             leaves_unflushed=not self.config.flushes_every_append,
-            is_known_corner=self.has_torn_files and self.was_note_refused(),
+            is_known_corner=self.has_torn_files and self.was_inventory_refused(),
         )
 
     def restart(self, stop: Stop, power_seed: int | None, fault: Fault = NO_FAULT) -> None:
@@ -363,46 +364,46 @@ class FaultyHistory(RuleBasedStateMachine):
     def create_log(self) -> None:
         self.log = self.directory.create(*KEY, topic_id=self.topic_id, now_ms=self.now_ms)
         # As a broker does before anything in a new log is committed.
-        self.directory.write_held_replicas()
+        self.directory.write_replica_checkpoint()
 
     def check_start(self, stop: Stop) -> None:
         """Compare the log with what the last process left, and go on with what is there."""
         is_damaged = bool(self.directory.damaged)
         assert stop.may_damage or not is_damaged, self.directory.damaged
-        held = PlainLog(start=self.log.start, empty_end=self.log.end)
-        held.take(read_all(self.log))
-        held_data = {one.data for one in held.batches}
-        missing = [one for one in stop.promised() if one.data not in held_data]
+        found = PlainLog(start=self.log.start, empty_end=self.log.end)
+        found.take(read_all(self.log))
+        found_data = {one.data for one in found.batches}
+        missing = [one for one in stop.promised() if one.data not in found_data]
         may_lack_records = stop.has_lost_bytes or (is_damaged and stop.is_known_corner)
         assert may_lack_records or not missing, missing
-        assert {(self.topic_id, data) for data in held_data} <= self.written
+        assert {(self.topic_id, data) for data in found_data} <= self.written
         if not (stop.loses_power or is_damaged):
             self.check_bounds(stop)
-            assert held_data <= stop.known() or self.log.start < stop.start_min
+            assert found_data <= stop.known() or self.log.start < stop.start_min
         self.accept_damage()
         self.has_torn_files |= stop.may_tear
         self.flushed_end = self.log.end if stop.loses_power else min(stop.flushed_end, self.log.end)
-        self.settle(held)
+        self.settle(found)
 
     def check_bounds(self, stop: Stop) -> None:
         """The log starts and ends as before the step, as after it, or in between."""
         start, end = self.log.start, self.log.end
         assert start <= max(stop.before.start, stop.after.start)
         is_cut_short = start == end and stop.after is not stop.before
-        assert start >= stop.start_min or is_cut_short or self.was_note_refused()
+        assert start >= stop.start_min or is_cut_short or self.was_inventory_refused()
         if stop.after.batches or not stop.before.batches:
             assert (
                 min(stop.before.end, stop.after.end) <= end <= max(stop.before.end, stop.after.end)
             )
 
-    def was_note_refused(self) -> bool:
+    def was_inventory_refused(self) -> bool:
         return f"{FOLDER}/{INVENTORY}" in self.disk.refused_files
 
     def accept_damage(self) -> None:
         """As an operator does: what is left counts as the log, also after a loss of power."""
         if self.directory.damaged:
             self.directory.end_damage(KEY)
-            self.log.flush_note()
+            self.log.flush_inventory()
 
 
 FaultyHistory.TestCase.settings = settings(

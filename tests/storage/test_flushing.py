@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 
 from insync.storage.config import LogConfig
-from insync.storage.directory import FLUSH_AFTER_MS, LogDirectory
+from insync.storage.directory import LogDirectory
 from insync.storage.disk import Buffer, DiskFile
 from insync.storage.errors import DiskError, LogFailed
+from insync.storage.local_log import FLUSH_AFTER_MS
 from insync.storage.log import Log
 from insync.storage.memory_disk import MemoryDisk
 from support.storage.log_model import CONFIG, append, batch, open_log, read_all
@@ -120,12 +121,12 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point() -> None:
     append(log, batch(5))
     append(log, batch(5))
 
-    def cut() -> None:
+    def truncate() -> None:
         disk.before_flush = lambda: None
         log.truncate_to(5)
         append(log, batch(5), epoch=1)  # as long as before, and not flushed
 
-    disk.before_flush = cut
+    disk.before_flush = truncate
     log.flush()
     assert (log.end, log.recovery_point) == (10, 0)
     log.flush()
@@ -229,9 +230,9 @@ def test_flushing_many_logs_does_not_close_the_files_in_use() -> None:
     logs = [directory.create("a", number, topic_id=TOPIC_ID, now_ms=0) for number in range(20)]
     for log in logs:
         append(log, batch())
-    held = directory.files_open
+    files_open = directory.files_open
     for log in logs:
         log.release()
     directory.flush_due(now_ms=FLUSH_AFTER_MS)
     assert all(log.recovery_point == 1 for log in logs)
-    assert (held, directory.files_open) == (20, 0)
+    assert (files_open, directory.files_open) == (20, 0)

@@ -14,7 +14,8 @@ from insync.storage.checkpoints import write_offsets
 from insync.storage.directory import LogDirectory
 from insync.storage.disk import Disk, DiskFile
 from insync.storage.errors import DiskError
-from insync.storage.inventory import Damage, Inventory, InventoryFile
+from insync.storage.inventory import Damage, Inventory
+from insync.storage.inventory_file import InventoryFile
 from insync.storage.log import Log
 from insync.storage.memory_disk import MemoryDisk, MemoryFile
 from insync.wire.batches import build
@@ -46,12 +47,12 @@ def fill(log: Log, batches: range) -> None:
 
 
 def filled(disk: MemoryDisk) -> LogDirectory:
-    """A log that has five segments, and the note of its first batches only."""
+    """A log that has five segments, and an inventory of its first batches only."""
     directory = opened(disk)
     log = directory.create(*KEY, topic_id=TOPIC_ID, now_ms=0)
     fill(log, range(2))
-    directory.write_held_replicas(lambda _: log.end)
-    log.note()
+    directory.write_replica_checkpoint(lambda _: log.end)
+    log.write_inventory()
     fill(log, range(2, 40))
     assert len(log.segment_bases) > 4
     return directory
@@ -133,7 +134,7 @@ def test_damage_is_known_when_a_log_is_opened_at_the_second_attempt(
     assert KEY in directory.damaged
 
 
-def test_a_log_whose_damage_cannot_be_noted_stays_as_it_is() -> None:
+def test_a_log_whose_damage_cannot_be_written_stays_as_it_is() -> None:
     disk = MemoryDisk()
     filled(disk)
     disk.crash()
@@ -241,8 +242,8 @@ def test_a_truncation_to_an_offset_whose_old_file_is_still_there() -> None:
     assert (directory.damaged, read_all(directory.logs[KEY])) == ({}, whole)
 
 
-class RefusingNotesDisk(MemoryDisk):
-    """Full for notes, from the time when a segment is created at this path."""
+class RefusingInventoriesDisk(MemoryDisk):
+    """Full for inventories, from the time when a segment is created at this path."""
 
     full_after: str | None = None
 
@@ -252,8 +253,10 @@ class RefusingNotesDisk(MemoryDisk):
         return file
 
 
-def test_records_after_a_truncation_whose_note_was_refused_do_not_follow_expired_files() -> None:
-    disk = RefusingNotesDisk()
+def test_records_after_a_truncation_whose_inventory_was_refused_do_not_follow_expired_files() -> (
+    None
+):
+    disk = RefusingInventoriesDisk()
     directory = filled(disk)
     log = directory.logs[KEY]
     log.apply_retention(NOW_MS, up_to=log.segment_bases[-1])
@@ -303,7 +306,7 @@ def test_a_start_that_a_loss_of_power_lowered_stays_low() -> None:
         assert (log.start, log.end) == (0, 4)
 
 
-# Notes that the disk refuses
+# Inventories that the disk refuses
 
 
 class UnflushedDisk(MemoryDisk):
@@ -336,7 +339,7 @@ class _UnflushedFile(MemoryFile):
         super().flush()
 
 
-def test_a_note_whose_flush_failed_is_written_again() -> None:
+def test_an_inventory_whose_flush_failed_is_written_again() -> None:
     disk = UnflushedDisk()
     filled(disk)
     disk.crash()
@@ -350,7 +353,7 @@ def test_a_note_whose_flush_failed_is_written_again() -> None:
     assert KEY in opened(disk).damaged
 
 
-def test_a_truncation_whose_note_cannot_be_flushed_has_not_been_made() -> None:
+def test_a_truncation_whose_inventory_cannot_be_flushed_has_not_been_made() -> None:
     disk = UnflushedDisk()
     directory = filled(disk)
     directory.flush_due(now_ms=0)
@@ -364,7 +367,7 @@ def test_a_truncation_whose_note_cannot_be_flushed_has_not_been_made() -> None:
     assert (directory.damaged, read_all(directory.logs[KEY])) == ({}, whole)
 
 
-def test_damage_found_on_a_full_disk_is_noted_when_there_is_room() -> None:
+def test_damage_found_on_a_full_disk_is_written_when_there_is_room() -> None:
     disk = MemoryDisk()
     directory = filled(disk)
     disk.is_full = True
@@ -398,7 +401,7 @@ def test_an_inventory_that_a_full_disk_took_is_written_when_there_is_room() -> N
     assert KEY in opened(disk).damaged
 
 
-def test_a_note_without_segments_limits_the_recovery_point() -> None:
+def test_an_inventory_without_segments_limits_the_recovery_point() -> None:
     disk = MemoryDisk()
     directory = opened(disk)
     log = directory.create(*KEY, topic_id=TOPIC_ID, now_ms=0)
@@ -421,7 +424,7 @@ def test_a_truncation_to_a_new_start_that_is_killed_is_no_damage(
         disk = DyingDisk()
         directory = filled(disk)
         log = directory.logs[KEY]
-        directory.write_held_replicas({KEY: log.end}.get)
+        directory.write_replica_checkpoint({KEY: log.end}.get)
         directory.flush_due(now_ms=0)
         disk.write_back()
         disk.changes_left = died_before
@@ -474,7 +477,7 @@ def test_intact_segments_stay_when_the_first_is_lost_and_an_expired_file_is_ther
     assert (log.segment_bases, log.end) == (bases[1:], end)
 
 
-def test_files_stay_while_the_note_of_their_end_cannot_be_written() -> None:
+def test_files_stay_while_the_inventory_without_them_cannot_be_written() -> None:
     disk = MemoryDisk()
     directory = filled(disk)
     directory.mark_untrusted(KEY, "accepted", topic_id=TOPIC_ID, now_ms=0)
@@ -495,7 +498,7 @@ def test_files_stay_while_the_note_of_their_end_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_files_expired_during_the_flush_of_the_note_wait_for_their_own(
+def test_files_expired_during_the_flush_of_the_inventory_wait_for_the_next(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = MemoryDisk()
@@ -535,7 +538,7 @@ class ReplacingDisk(MemoryDisk):
         super().flush_names(path)
 
 
-def test_a_note_that_was_replaced_during_its_flush_is_flushed_again() -> None:
+def test_an_inventory_that_was_replaced_during_its_flush_is_flushed_again() -> None:
     disk = ReplacingDisk()
     file = InventoryFile(disk, "", None)
     first, second = (Inventory(identity="x", start=start) for start in (1, 2))
@@ -548,15 +551,15 @@ def test_a_note_that_was_replaced_during_its_flush_is_flushed_again() -> None:
     assert flushes == ["again"]
 
 
-def test_a_deleted_log_is_not_noted_in_its_namesakes_folder() -> None:
+def test_a_deleted_log_writes_no_inventory_in_its_namesakes_folder() -> None:
     disk = MemoryDisk()
     directory = filled(disk)
     old = directory.logs[KEY]
     directory.delete(*KEY)
     directory.create(*KEY, topic_id=UUID(int=2), now_ms=0)
-    directory.write_held_replicas()
-    old._noted_state = ()
-    old.note()
+    directory.write_replica_checkpoint()
+    old._listed_state = ()
+    old.write_inventory()
     old.mark_damaged(Damage(reason="late", up_to=3))
     disk.crash()
     assert opened(disk).damaged == {}
@@ -573,7 +576,7 @@ def test_no_file_is_removed_after_the_directory_is_closed() -> None:
     assert len(segments(disk)) == count
 
 
-def test_files_of_expired_segments_are_not_held_open() -> None:
+def test_files_of_expired_segments_do_not_stay_open() -> None:
     disk = MemoryDisk()
     directory = filled(disk)
     log = directory.logs[KEY]

@@ -133,7 +133,7 @@ def test_a_small_append_does_not_reopen_or_rewrite(tmp_path: Path) -> None:
 
 
 def test_reads_in_another_thread_never_see_a_mixture(tmp_path: Path) -> None:
-    """While the loop appends, cuts, rolls and deletes, and files are closed under the reader."""
+    """While the loop appends, truncates, rolls and deletes, and files are closed meanwhile."""
     disk = RealDisk()
     log = Log.open(
         disk,

@@ -20,7 +20,7 @@ from insync.storage.checkpoints import (
     write_offset,
     write_offsets,
 )
-from insync.storage.directory import LogDirectory, log_name
+from insync.storage.directory import LogDirectory
 from insync.storage.disk import Disk, RealDisk
 from insync.storage.errors import (
     BadLogName,
@@ -31,6 +31,7 @@ from insync.storage.errors import (
     StorageRefusal,
     WrongDirectory,
 )
+from insync.storage.log_names import log_name
 from insync.storage.memory_disk import MemoryDisk
 from insync.storage.partition_metadata import read_topic_id
 from support.storage.log_model import CONFIG, append, batch, read_all
@@ -135,7 +136,7 @@ import sys
 from insync.storage.directory import LogDirectory
 from insync.storage.disk import RealDisk
 LogDirectory.open(RealDisk(), sys.argv[1], cluster_id="c", broker_id=1, lock=True, now_ms=0)
-print("held", flush=True)
+print("locked", flush=True)
 sys.stdin.read()
 """
 
@@ -146,7 +147,7 @@ def test_another_process_is_kept_out_until_it_dies(path: str) -> None:
         [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline() == b"locked\n"
         with pytest.raises(DirectoryInUse):
             opened(RealDisk(), path)
         holder.kill()

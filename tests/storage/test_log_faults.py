@@ -78,7 +78,7 @@ def test_damage_below_the_recovery_point_is_not_looked_for() -> None:
     log = filled(disk, 4)
     log.flush()
     assert log.recovery_point == 8
-    log.note()  # as the directory does before it writes recovery points
+    log.write_inventory()  # as the directory does before it writes recovery points
     disk.crash()
     overwrite(disk, FIRST, 100, b"\xff")
     assert Log.open(disk, "/t-0", CONFIG, now_ms=0, clean=False, recovery_point=8).end == 8
@@ -405,10 +405,10 @@ def test_a_truncation_offset_is_looked_up_by_reading_and_the_truncation_itself_r
     whole, known = read_all(log), log.producers.to_bytes()
     log.close()
     log = open_log(disk)  # no index is in memory but the last one's
-    cut = log.find_cut(offset)
+    truncation = log.prepare_truncation(offset)
     assert (log.end, log.producers.to_bytes()) == (40, known), "not yet"
     disk.broken = {"read"}
-    assert log.cut(cut)
+    assert log.truncate(truncation)
     left = min(40, offset - offset % 2)
     assert log.end == left
     append(log, batch(3, size=10, timestamp_ms=0))
@@ -434,10 +434,10 @@ def test_a_truncation_planned_for_an_earlier_log_is_refused(
     meanwhile: Callable[[Log], object],
 ) -> None:
     log = written_by_one(MemoryDisk())
-    cut = log.find_cut(31)
+    truncation = log.prepare_truncation(31)
     meanwhile(log)
     end, left = log.end, read_all(log)
-    assert not log.cut(cut)
+    assert not log.truncate(truncation)
     assert (log.end, read_all(log)) == (end, left)
     assert log.truncate_to(31) == (log.end if end < 31 else min(end, max(log.start, 30)))
 
@@ -447,7 +447,7 @@ def test_a_disk_that_cannot_be_read_leaves_the_log_as_it_was() -> None:
     log = written_by_one(disk)
     disk.broken = {"read"}
     with pytest.raises(DiskError):
-        log.find_cut(31)
+        log.prepare_truncation(31)
     disk.broken = set()
     assert not log.has_failed
     assert log.truncate_to(31) == 30

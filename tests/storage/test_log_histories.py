@@ -162,7 +162,7 @@ class LogHistory(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.log.flush()
-        self.log.note()
+        self.log.write_inventory()
         self.last_append = 0  # no crash tears what is flushed
 
     @rule()
@@ -215,7 +215,8 @@ class LogHistory(RuleBasedStateMachine):
     def epochs(self) -> None:
         epochs, end = self.log.epochs, Offset(self.log.end)
         if self.log.start == end:
-            epochs = epochs.cut_end(end)  # the last epoch of an emptied log is remembered, or not
+            # The last epoch of an emptied log is remembered, or not.
+            epochs = epochs.truncate_end(end)
         assert epochs == self.plain.epochs()
 
     @invariant()

@@ -201,7 +201,13 @@ def test_a_batch_beyond_the_largest_int64_ends_a_log() -> None:
 
 @pytest.mark.parametrize("is_follower", [False, True])
 @pytest.mark.parametrize(
-    ("owner", "step"), [(SegmentIndex, "add"), (Segment, "note"), (Producers, "apply")]
+    ("owner", "step"),
+    [
+        (SegmentIndex, "add"),
+        (SegmentIndex, "add_batches"),
+        (Segment, "index_written"),
+        (Producers, "apply"),
+    ],
 )
 @pytest.mark.parametrize("failure", [OverflowError, MemoryError, ValueError])
 def test_a_failure_after_the_write_fails_the_log_and_claims_nothing(
@@ -225,7 +231,9 @@ def test_a_failure_after_the_write_fails_the_log_and_claims_nothing(
     def fail_later(*args: object, **named: object) -> None:
         nonlocal calls
         calls += 1
-        if calls == (1 if step == "apply" else 2):
+        if step == "index_written":
+            real(*args, **named)  # and then it fails: everything is indexed
+        if calls == (2 if step == "add" else 1):
             raise failure
         real(*args, **named)
 

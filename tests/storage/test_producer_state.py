@@ -25,7 +25,7 @@ def header(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) 
 def wrote(*batches: BatchHeader) -> Producers:
     producers = Producers()
     for offset, one in enumerate(batches):
-        producers.note(one, base_offset=offset * 100, now_ms=0)
+        producers.update(one, base_offset=offset * 100, now_ms=0)
     return producers
 
 
@@ -36,7 +36,7 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
 def test_a_batch_without_producer_is_always_fresh() -> None:
     producers = wrote(header(0))
     assert producers.check(header(5, producer=-1)) == FRESH
-    producers.note(header(5, producer=-1), base_offset=9, now_ms=0)
+    producers.update(header(5, producer=-1), base_offset=9, now_ms=0)
     assert list(producers) == [7]
 
 
@@ -74,7 +74,7 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old() -> None:
     with pytest.raises(OutOfOrderSequence, match="0 is next"):
         producers.check(header(3, epoch=1))
     assert producers.check(header(0, epoch=1)) == FRESH
-    producers.note(header(0, epoch=1), base_offset=300, now_ms=0)
+    producers.update(header(0, epoch=1), base_offset=300, now_ms=0)
     with pytest.raises(ProducerFenced, match="epoch 1"):
         producers.check(header(3))
     assert producers.check(header(1, epoch=1)) == FRESH
@@ -82,8 +82,8 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old() -> None:
 
 def test_silent_producers_expire() -> None:
     producers = Producers()
-    producers.note(header(0, producer=1), base_offset=0, now_ms=0)
-    producers.note(header(0, producer=2), base_offset=1, now_ms=5)
+    producers.update(header(0, producer=1), base_offset=0, now_ms=0)
+    producers.update(header(0, producer=2), base_offset=1, now_ms=5)
     producers.expire(now_ms=10, expiration_ms=10)
     assert list(producers) == [2]
 
@@ -93,8 +93,8 @@ def test_beyond_the_limit_the_producer_silent_for_longest_is_dropped(
 ) -> None:
     monkeypatch.setattr(module, "PRODUCERS_MAX", 3)
     producers = wrote(*(header(0, producer=number) for number in (1, 2, 3)))
-    producers.note(header(1, producer=1), base_offset=9, now_ms=0)
-    producers.note(header(0, producer=4), base_offset=10, now_ms=0)
+    producers.update(header(1, producer=1), base_offset=9, now_ms=0)
+    producers.update(header(0, producer=4), base_offset=10, now_ms=0)
     assert list(producers) == [3, 1, 4]
 
 

@@ -145,18 +145,18 @@ def test_a_stray_that_cannot_be_brought_back_is_damage(
 
 
 def test_the_inventory_of_a_log_applies_to_its_stray(disk: Disk, path: str) -> None:
-    """Killed after the logs were set aside, before that was noted; then one of them was cut."""
+    """Killed after the logs were set aside, before that was checkpointed; then one lost its end."""
     directory = opened(disk, path)
     for partition, topic_id in enumerate((OLD, OLD, NEW)):
         filled(directory, "a", partition, topic_id)
     marks = {("a", 0): 7, ("a", 1): 9, ("a", 2): 0}
     directory.write_watermarks(marks)
-    directory.write_held_replicas(marks.get)
-    held = disk.read_all(f"{path}/held-replicas-checkpoint")
+    directory.write_replica_checkpoint(marks.get)
+    checkpoint = disk.read_all(f"{path}/held-replicas-checkpoint")
     for partition in range(3):
         directory.set_aside("a", partition, now_ms=70)
     directory.close()
-    disk.write_atomic(f"{path}/held-replicas-checkpoint", held)
+    disk.write_atomic(f"{path}/held-replicas-checkpoint", checkpoint)
     log = f"{path}/a-1.70-stray/{0:020}.log"
     data = disk.read_all(log)
     disk.write_atomic(log, data[: len(data) // 2])

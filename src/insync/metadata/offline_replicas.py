@@ -1,10 +1,10 @@
 """Replicas that cannot lead, as their brokers report them.
 
 A broker reports a log that failed (it takes and serves nothing until a restart) or that is damaged
-(it lost records that it had noted as committed). A report is an ephemeral node of the incarnation
-that made it, so it outlives any controller and ends with the broker's session. Damage that a broker
-knows when it starts is reported in the step that registers it: no controller ever sees the broker
-without it.
+(it lost records that it had checkpointed as committed). A report is an ephemeral node of the
+incarnation that made it, so it outlives any controller and ends with the broker's session. Damage
+that a broker knows when it starts is reported in the step that registers it: no
+controller ever sees the broker without it.
 """
 
 from __future__ import annotations

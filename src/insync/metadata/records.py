@@ -121,7 +121,7 @@ class OfflineReplica:
     broker: BrokerId
     reason: str
     end: int  # its log end offset
-    high_watermark: int  # the last one it noted; beyond `end` records are lost
+    high_watermark: int  # the last one it checkpointed; beyond `end` records are lost
     may_join: bool = True  # False: its log has yet to be truncated and fetched again
 
     def encode(self) -> bytes:

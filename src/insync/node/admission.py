@@ -170,7 +170,7 @@ def _describe_known(known: UUID | None) -> str:
 
 
 class MetadataCheckpoints:
-    """Keeps the directory's note of the newest step that this broker has read."""
+    """Keeps the directory's checkpoint of the newest step that this broker has read."""
 
     def __init__(self, store: MetadataStore, disk: Disk, path: str) -> None:
         self._store = store

@@ -24,12 +24,12 @@ from insync.broker.replication.replica import Replica
 from insync.broker.replication.replicas import Replicas
 from insync.broker.settings import Settings
 from insync.rules.values import LeaderEpoch
-from insync.storage.cutting import Cut
 from insync.storage.directory import LogDirectory
 from insync.storage.errors import DiskError, StorageRefusal
 from insync.storage.inventory import Damage
 from insync.storage.log import Log
 from insync.storage.scrub import BadBatch, Part, ScrubPosition
+from insync.storage.truncation import PreparedTruncation
 
 BYTES_PER_S_MAX: Final = 10 << 20
 """A tenth of what a slow disk reads: a scrub must not be felt."""
@@ -63,7 +63,9 @@ class Scrub:
         self._directory = directory
         self._clock_ms = clock_ms
         self._in_thread = in_thread
-        self._cuts: dict[TopicPartition, Cut] = {}  # of followers that wait to leave the ISR
+        self._truncations: dict[
+            TopicPartition, PreparedTruncation
+        ] = {}  # of followers that wait to leave the ISR
         self._claimed: dict[TopicPartition, tuple[LeaderEpoch | None, int]] = {}
         """Of truncated followers: the end that their fetches of this leader epoch had claimed."""
 
@@ -163,7 +165,7 @@ class Scrub:
     async def _repair(self, key: TopicPartition) -> None:
         replica = self._follower(key)
         if replica is None:
-            self._cuts.pop(key, None)
+            self._truncations.pop(key, None)
             return
         log, damage = replica.log, replica.log.damage
         if damage is None or damage.keep_to is None:
@@ -171,7 +173,7 @@ class Scrub:
             return
         self._stop_fetching(replica)
         if self._replicas.offline.forbid_joining(key):
-            self._cuts[key] = await self._find_cut(log, damage.keep_to)
+            self._truncations[key] = await self._prepare_truncation(log, damage.keep_to)
             self._replicas.loop.run(self._truncate, key)
 
     def _check_repaired(self, replica: Replica) -> None:
@@ -194,40 +196,40 @@ class Scrub:
         replica.drop()
         self._replicas.on_following(replica)
 
-    async def _find_cut(self, log: Log, offset: int) -> Cut:
-        results: list[Cut] = []
+    async def _prepare_truncation(self, log: Log, offset: int) -> PreparedTruncation:
+        results: list[PreparedTruncation] = []
 
         def find() -> None:
             try:
-                results.append(log.find_cut(offset))
+                results.append(log.prepare_truncation(offset))
             except DiskError:  # the damage hides where the batch begins: the whole segment goes
                 bases = [base for base in log.segment_bases if base <= offset]
-                results.append(log.find_cut(bases[-1] if bases else offset))
+                results.append(log.prepare_truncation(bases[-1] if bases else offset))
 
         await self._in_thread(find)
         return results[0]
 
     def _on_change(self, partitions: AbstractSet[TopicPartition], _brokers: object) -> None:
-        """The state may say that the replica has left the ISR; it must not fetch before the cut."""
-        for key in sorted(partitions & self._cuts.keys()):
+        """The state may say that the replica left the ISR; it must truncate before it fetches."""
+        for key in sorted(partitions & self._truncations.keys()):
             self._replicas.loop.run(self._truncate, key)
 
     def _truncate(self, key: TopicPartition) -> None:
-        """Make the cut if the replica is out of the ISR; else see to it that it does not fetch."""
+        """Truncate if the replica is out of the ISR; else see to it that it does not fetch."""
         replica, state = self._replicas.partitions.get(key), self._replicas.view.states.get(key)
         damage = None if replica is None else replica.log.damage
         has_leader = state is not None and state.leader not in (None, self._replicas.broker)
         if replica is None or state is None or damage is None or not has_leader:
-            self._cuts.pop(key, None)
+            self._truncations.pop(key, None)
             if replica is not None:
                 self._fetch_again(replica)
             return
         if self._replicas.broker in state.isr or not self._replicas.offline.forbid_joining(key):
             self._stop_fetching(replica)
             return
-        cut, end = self._cuts.pop(key), replica.log.end
+        truncation, end = self._truncations.pop(key), replica.log.end
         try:
-            if replica.log.cut(cut):
+            if replica.log.truncate(truncation):
                 replica.log_truncated()
                 self._claimed[key] = state.leader_epoch, end
                 self._directory.mark(key, replace(damage, keep_to=None))

@@ -1,11 +1,11 @@
-"""Leader epochs: which leader wrote what, and where a follower must cut its log.
+"""Leader epochs: which leader wrote what, and where a follower must truncate its log.
 
 Each leader stamps its records with its epoch, and each replica remembers where every epoch began
 in its log. Two logs that hold the same epoch hold the same records of it up to the shorter end,
 because one leader wrote them. So instead of trusting a watermark, a follower asks the leader
-where an epoch ended *there* and cuts what it has beyond (KIP-101). If the leader does not know
+where an epoch ended *there* and removes what it has beyond (KIP-101). If the leader does not know
 the follower's latest epoch it answers with an older one, and if the follower in turn does not
-know that one, it cuts to what it does know and asks again (KIP-279): each round goes down at
+know that one, it truncates to what it does know and asks again (KIP-279): each round goes down at
 least one epoch, so it ends, at the very record where the two logs part.
 """
 
@@ -72,11 +72,11 @@ class EpochHistory:
         end = self.entries[index].start if index < len(self.entries) else log_end
         return EpochEnd(self.entries[index - 1].epoch if index else epoch, end)
 
-    def cut_end(self, log_end: Offset) -> EpochHistory:
+    def truncate_end(self, log_end: Offset) -> EpochHistory:
         """The history of this log truncated to `log_end`."""
         return EpochHistory(tuple(entry for entry in self.entries if entry.start < log_end))
 
-    def cut_start(self, log_start: Offset) -> EpochHistory:
+    def truncate_start(self, log_start: Offset) -> EpochHistory:
         """The history once everything below `log_start` was deleted by retention."""
         index = bisect_right(self.entries, log_start, key=attrgetter("start"))
         if index == 0:
@@ -107,7 +107,7 @@ def divergence(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
     to: Offset
-    is_final: bool  # False: cut, then ask again about the epoch that is now the latest
+    is_final: bool  # False: truncate, then ask again about the epoch that is now the latest
 
 
 def truncation(

@@ -15,6 +15,8 @@ INT64_MAX: Final = 2**63 - 1
 
 EPOCHS: Final = "leader-epoch-checkpoint"
 LOG_START: Final = "log-start-offset-checkpoint"
+"""Of directories without inventories: read at one start, and removed once an inventory has the
+start. Nothing writes it: it has no checksum."""
 WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 
@@ -79,7 +81,7 @@ def _lines(data: bytes) -> list[str]:
     count, _, body = rest.partition("\n")
     lines = body.splitlines()
     if version != str(VERSION) or count != str(len(lines)) or not text.endswith("\n"):
-        raise CorruptFile("a checkpoint of another version, or cut short")
+        raise CorruptFile("a checkpoint of another version, or incomplete")
     return lines
 
 

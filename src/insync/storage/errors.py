@@ -41,11 +41,11 @@ class EpochWentBack(StorageRefusal):
 
 
 class OffsetOutOfRange(StorageRefusal):
-    """An offset that the log does not hold (any more, or yet)."""
+    """An offset that the log does not have (any more, or yet)."""
 
 
 class OffsetOverflow(StorageRefusal):
-    """Batches whose offsets reach beyond what the log, or one segment's index, can hold."""
+    """Batches whose offsets reach beyond what the log, or one segment's index, can have."""
 
 
 class OutOfOrderSequence(StorageRefusal):
@@ -65,7 +65,7 @@ class WrongDirectory(StorageRefusal):
 
 
 class DirectoryInUse(StorageRefusal):
-    """A data directory that another process holds."""
+    """A data directory that another process uses."""
 
 
 class DirectoryNotWritable(StorageRefusal):

@@ -1,15 +1,15 @@
-"""What a log held when this was last noted: its segments, by size and by their first batch.
+"""What a log had when this was last written: its segments, by size and by their first batch.
 
-A start compares it with the files, so a segment that was removed, cut, or replaced by another
-partition's is noticed without reading the log. All that is noted is a lower bound:
+A start compares it with the files, so a segment that was removed, shortened, or replaced by another
+partition's is noticed without reading the log. All that it lists is a lower bound:
 
-- The log began at `start` or before. Retention notes a later start before it removes segments.
+- The log began at `start` or before. Retention writes a later start before it removes segments.
 - A segment before the last one is complete: it has just this size and this end.
 - The last one has at least the records below `end`, all flushed. More may have been appended, and
-  more segments begun. A truncation notes a lower end before it removes records.
+  more segments begun. A truncation writes a lower end before it removes records.
 
-So a crash between the note and the change leaves nothing that looks like damage. A start that finds
-damage notes it durably before it removes anything: the next one would only find a shorter log.
+So a crash between the two leaves nothing that looks like damage. A start that finds damage writes
+it durably before it removes anything: the next one would only find a shorter log.
 
 `epochs` is a checksum of the leader epochs below `end`, which only retention and truncation change:
 no CRC covers the epoch in a batch's header. Without an inventory a start goes by the segments'
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Final, Protocol
 
 from crc32c import crc32c
@@ -28,8 +27,7 @@ from crc32c import crc32c
 from insync.rules.epochs import EpochHistory
 from insync.rules.values import Offset
 from insync.storage.checkpoints import INT64_MAX, write_epochs
-from insync.storage.disk import Disk
-from insync.storage.errors import CorruptFile, DiskError
+from insync.storage.errors import CorruptFile
 
 INVENTORY: Final = "segment-inventory"
 VERSION: Final = 0
@@ -58,7 +56,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotedSegment:
+class ListedSegment:
     base: int
     end: int
     size: int  # UNKNOWN for the last one, unless the log was closed
@@ -69,7 +67,7 @@ class NotedSegment:
 class Inventory:
     identity: str  # of the log: files of another one are not believed
     start: int
-    segments: tuple[NotedSegment, ...] = ()
+    segments: tuple[ListedSegment, ...] = ()
     epochs: int = UNKNOWN
     damage: Damage | None = None
 
@@ -78,74 +76,8 @@ class Inventory:
         return self.segments[-1].end if self.segments else 0
 
 
-class InventoryFile:
-    """The inventory of one log on disk. The loop and the thread that flushes write it in turns."""
-
-    __slots__ = ("_disk", "_durable", "_must_replace", "_path", "_writing", "noted")
-
-    def __init__(self, disk: Disk, log_path: str, noted: Inventory | None) -> None:
-        self._disk = disk
-        self._path = f"{log_path}/{INVENTORY}"
-        self._writing = Lock()
-        self._durable: Inventory | None = None  # the last that was flushed, this very object
-        self._must_replace = False  # a flush failed: another of the same file would not show it
-        self.noted = noted  # as on disk
-
-    def write(self, inventory: Inventory) -> bool:
-        """Whether it is on disk now. If not, what was noted before stays, which is still true.
-
-        If the log starts elsewhere now it is not, and a full disk must not keep retention from
-        making room: then no inventory is left, except one that shows damage.
-        """
-        try:
-            self.replace(inventory)
-        except DiskError:
-            is_true = self.noted is None or inventory.start == self.noted.start
-            if not is_true and inventory.damage is None:
-                self._disk.remove(self._path)
-                self.noted = None
-            return False
-        return True
-
-    def replace(self, inventory: Inventory) -> None:
-        """Write it, or `DiskError` with what was on disk before."""
-        with self._writing:
-            if inventory != self.noted or self._must_replace:
-                self._replace(inventory)
-
-    def write_durably(self, inventory: Inventory) -> None:
-        """As `replace`, and return once it would survive a loss of power. Blocks."""
-        with self._writing:
-            if inventory != self.noted or inventory is not self._durable:
-                self._replace(inventory)
-        self.flush()
-
-    def _replace(self, inventory: Inventory) -> None:
-        self._disk.write_atomic(self._path, write_inventory(inventory))
-        self.noted, self._must_replace = inventory, False
-
-    def flush(self) -> Inventory | None:
-        """Return what would survive a loss of power; None if nothing is noted. Blocks."""
-        with self._writing:
-            noted = self.noted
-            if noted is None or noted is self._durable:
-                return noted
-            if self._must_replace:
-                self._replace(noted)
-            file = self._disk.open(self._path)
-        try:
-            file.flush()
-        except DiskError:
-            self._must_replace = True
-            raise
-        with self._writing:
-            if self.noted is noted:  # else another has taken its place meanwhile
-                self._durable = noted
-        return noted
-
-
-class Notable(Protocol):
-    """What is noted of a segment."""
+class Listable(Protocol):
+    """What an inventory lists of a segment."""
 
     base: int
     end: int
@@ -154,7 +86,7 @@ class Notable(Protocol):
 
 
 def take_inventory(
-    segments: Sequence[Notable],
+    segments: Sequence[Listable],
     *,
     identity: str,
     start: int,
@@ -170,11 +102,11 @@ def take_inventory(
         identity=identity,
         start=start,
         segments=tuple(
-            NotedSegment(
+            ListedSegment(
                 base=each.base,
                 end=each.end if each.base < active_base else max(flushed, each.base),
                 size=each.size if each.base < active_base or closing else UNKNOWN,
-                # Of a first batch that is about to go nothing is noted.
+                # A first batch that is about to go is not listed.
                 first_crc=each.first_crc if max(flushed, each.end) > each.base else UNKNOWN,
             )
             for each in kept
@@ -186,7 +118,7 @@ def take_inventory(
 
 def epochs_checksum(history: EpochHistory, *, start: int, end: int) -> int:
     """Of the epochs of the records from `start` to before `end`."""
-    return crc32c(write_epochs(history.cut_start(Offset(start)).cut_end(Offset(end))))
+    return crc32c(write_epochs(history.truncate_start(Offset(start)).truncate_end(Offset(end))))
 
 
 def write_inventory(inventory: Inventory) -> bytes:
@@ -215,7 +147,7 @@ def read_inventory(data: bytes) -> Inventory:
     segments = []
     for row in rows:
         base, end, size, first_crc = map(int, row.split(" "))
-        segments.append(NotedSegment(base=base, end=end, size=size, first_crc=first_crc))
+        segments.append(ListedSegment(base=base, end=end, size=size, first_crc=first_crc))
     assert all(0 <= each.base <= each.end <= INT64_MAX for each in segments), "under a checksum"
     return Inventory(
         identity=identity,

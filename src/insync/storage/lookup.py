@@ -16,8 +16,7 @@ def first_from(
     for segment in segments:
         if segment.size == 0 or segment.end <= start:
             continue
-        segment.summarise()
-        if segment.max_timestamp_ms >= timestamp_ms:
+        if segment.summarise().max_timestamp_ms >= timestamp_ms:
             record = _first_in(segment, timestamp_ms, start)
             if record is not None:
                 return record
@@ -30,9 +29,9 @@ def largest(segments: Sequence[Segment], *, start: int) -> tuple[int, int] | Non
     for segment in segments:
         if segment.size == 0 or segment.end <= start:
             continue
-        segment.summarise()
-        largest_ms = segment.max_timestamp_ms
-        if segment.max_timestamp_offset < start:
+        summary = segment.summarise()
+        largest_ms = summary.max_timestamp_ms
+        if summary.max_timestamp_offset < start:
             largest_ms = _largest_after(segment, start)
         if best is None or largest_ms > best[0]:
             best = largest_ms, segment

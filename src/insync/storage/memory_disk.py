@@ -143,7 +143,7 @@ class MemoryDisk:
         self.torn_part = 0.5  # of an append that has arrived when `on_append` is called
         self.is_cold = False
         self.on_append: Callable[[str], None] | None = None
-        self.on_truncate: Callable[[str], None] | None = None  # called after a file was cut
+        self.on_truncate: Callable[[str], None] | None = None  # called after a file was truncated
         self.life = 0
         self.locks: dict[str, MemoryLock] = {}
         self.last_append: tuple[_Content, int] | None = None

@@ -1,10 +1,10 @@
 """How far a broker had read the metadata store, kept with its logs.
 
 A store that is restored from a backup, or that lost its newest steps with the power, is older than
-what brokers did by it. A broker finds that by its own note: the newest step that it read, and a
-fingerprint of that step, because a store that went back may have reached the revision again by
-other steps. `meta.properties` says which cluster's store it is. A checksum is the last line: with
-a fingerprint that the disk changed, the broker would refuse a store that did not go back.
+what brokers did by it. A broker finds that by its own checkpoint: the newest step that it read,
+and a fingerprint of that step, because a store that went back may have reached the revision again
+by other steps. `meta.properties` says which cluster's store it is. A checksum is the last line:
+with a fingerprint that the disk changed, the broker would refuse a store that did not go back.
 """
 
 from __future__ import annotations

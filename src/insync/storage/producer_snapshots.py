@@ -23,15 +23,15 @@ def producers_at(
     while (producers := _snapshot(disk, path, segments, first)) is None:
         first -= 1
     for segment in segments[first:number]:
-        note_producers(producers, segment, now_ms=now_ms)
+        learn_producers(producers, segment, now_ms=now_ms)
     return producers
 
 
-def note_producers(
+def learn_producers(
     producers: Producers, segment: Segment, *, now_ms: int, until: int | None = None
 ) -> None:
     for batch in segment.sound_batches(until=until):
-        producers.note(batch.header, base_offset=batch.header.base_offset, now_ms=now_ms)
+        producers.update(batch.header, base_offset=batch.header.base_offset, now_ms=now_ms)
 
 
 def _snapshot(disk: Disk, path: str, segments: list[Segment], number: int) -> Producers | None:
@@ -43,7 +43,7 @@ def _snapshot(disk: Disk, path: str, segments: list[Segment], number: int) -> Pr
     before = segments[number - 1]
     if not before.is_summarised:
         before.read_seal()
-    return Producers() if before.producers == 0 else None
+    return Producers() if before.summary.producers == 0 else None
 
 
 def snapshot_path(path: str, offset: int) -> str:
@@ -53,11 +53,11 @@ def snapshot_path(path: str, offset: int) -> str:
 def sealed_producers(disk: Disk, path: str, segments: list[Segment], now_ms: int) -> Producers:
     """The producers at the end of a log whose last segment is sealed."""
     last = segments[-1]
-    if last.size and last.producers == 0:
+    if last.size and last.summary.producers == 0:
         return Producers()
     try:
         return Producers.from_bytes(disk.read_all(snapshot_path(path, last.end)))
     except (CorruptFile, DiskError):
         producers = producers_at(disk, path, segments, len(segments) - 1, now_ms=now_ms)
-        note_producers(producers, last, now_ms=now_ms)
+        learn_producers(producers, last, now_ms=now_ms)
         return producers

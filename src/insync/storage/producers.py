@@ -105,7 +105,7 @@ class Producers:
             )
         return FRESH
 
-    def note(self, header: BatchHeader, *, base_offset: int, now_ms: int) -> None:
+    def update(self, header: BatchHeader, *, base_offset: int, now_ms: int) -> None:
         """Remember a batch that was appended."""
         self.apply(self.plan((header,), base_offset=base_offset, now_ms=now_ms))
 
@@ -180,7 +180,7 @@ class Producers:
                 producers._entries[producer_id] = Producer(epoch, tuple(batches), seen_at_ms)
                 position = stop
         except struct.error as error:
-            raise CorruptFile("a producer snapshot that is cut short") from error
+            raise CorruptFile("a producer snapshot that is incomplete") from error
         return producers
 
 

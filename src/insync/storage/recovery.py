@@ -34,14 +34,14 @@ from insync.storage.inventory import (
     UNKNOWN,
     Damage,
     Inventory,
-    InventoryFile,
     epochs_checksum,
     read_inventory,
 )
+from insync.storage.inventory_file import InventoryFile
 from insync.storage.producer_snapshots import SNAPSHOT, producers_at, sealed_producers
 from insync.storage.producers import Producers
 from insync.storage.segment import LOG, Segment, file_stem
-from insync.storage.segment_check import DamageNote, SegmentCheck
+from insync.storage.segment_check import DamageWriter, SegmentCheck
 from insync.wire.batches import BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Opened:
     damage: Damage | None
     expired: list[Segment]  # wholly below the start: retention was about to remove them
     has_start_file: bool  # which earlier versions wrote
-    recovery_point: int  # no more than is noted as flushed
+    recovery_point: int  # no more than is listed as flushed
 
 
 def open_log(
@@ -85,61 +85,56 @@ def open_log(
     disk = files.disk
     disk.make_dirs(path)
     names = disk.list(path)
-    noted = _read_inventory(disk, path, names)
-    foreign = noted if noted is not None and noted.identity != identity else None
-    if foreign is not None:
-        noted = None
-    if noted is not None:
-        # The checkpoint of the recovery points may be older than a truncation; the note is not.
-        recovery_point = min(recovery_point, noted.end)
-    base = 0 if noted is None else noted.start
+    inventory = _read_inventory(disk, path, names)
+    foreign: Inventory | None = None
+    if inventory is not None and inventory.identity != identity:
+        inventory, foreign = None, inventory
+    elif inventory is not None:
+        # The recovery points' checkpoint may be older than a truncation; the inventory is not.
+        recovery_point = min(recovery_point, inventory.end)
+    base = 0 if inventory is None else inventory.start
     on_disk = _find_segments(files, path, names, config, now_ms=now_ms, base_if_empty=base)
-    expired, segments = _split_at_start(on_disk, noted)
+    expired, segments = _split_at_start(on_disk, inventory)
     if not segments:  # the live ones are gone
         segments.append(_new_segment(files, path, config, base, now_ms=now_ms))
-    start = _read_start(disk, path, names, segments[0].base, noted)
-    inventory = InventoryFile(disk, path, noted)
-    damage_note = DamageNote(inventory, Inventory(identity=identity, start=start))
-    check = SegmentCheck(segments, noted, damage_note, clean=clean, recovery_point=recovery_point)
+    start = _read_start(disk, path, names, segments[0].base, inventory)
+    inventory_file = InventoryFile(disk, path, inventory)
+    damage_writer = DamageWriter(inventory_file, Inventory(identity=identity, start=start))
+    check = SegmentCheck(
+        segments, inventory, damage_writer, clean=clean, recovery_point=recovery_point
+    )
     check.check_complete_segments()
     is_head_sound = check.check_last_head()
-    last = segments[-1]
-    needs_no_scan = last.size == 0 or (clean and is_head_sound and last.read_seal())
     stored_epochs = _read_epochs(disk, path, names)
     heads = {base: head for base, head in check.heads.items() if base >= start}
-    known_epochs = _known_epochs(stored_epochs, noted, heads, end=last.end, clean=clean)
-    until = last.end if needs_no_scan else last.base
-    epochs = _read_epochs_after(known_epochs, segments, until=until)
-    if needs_no_scan:
+    last = segments[-1]
+    is_sealed = last.size == 0 or (clean and is_head_sound and last.read_seal())
+    known = _known_epochs(stored_epochs, inventory, heads, end=last.end, clean=clean)
+    if is_sealed:
+        epochs = _read_epochs_after(known, segments, until=last.end)
         producers = sealed_producers(disk, path, segments, now_ms)
     else:
-        last_batches = _LastBatches(
-            disk, path, segments, epochs=epochs, known=known_epochs, now_ms=now_ms
-        )
-        last.recover(
-            last_batches.new_accept,
+        batches = _LastBatches(disk, path, segments, known, now_ms=now_ms)
+        epochs, producers = batches.recover(
             check_from=last.base if clean else recovery_point,
-            expected_end=max(high_watermark, 0 if noted is None else noted.end),
-            before_cut=check.note_damage_of_last,
+            expected_end=max(high_watermark, 0 if inventory is None else inventory.end),
+            before_truncation=check.write_damage_of_last,
         )
-        epochs, producers = last_batches.epochs, last_batches.producers
     if last.size == 0:
         last.start_anew(now_ms)
     damage = check.find_damage(path)
     if foreign is not None:
-        reason = f"its topic id is of {identity}, its segment inventory of {foreign.identity}"
-        logger.error("%s: damaged: %s", path, reason)
-        damage = Damage(reason=reason, up_to=last.end).joined_with(damage)
+        damage = _damage_of_foreign(path, identity, foreign, end=last.end).joined_with(damage)
     # What was deleted may also be lost. Then offsets up to the old start are assigned again.
     start = min(start, last.end)
     _remove_left_overs(disk, path, names, segments)
     return Opened(
         segments=segments,
         start=start,
-        epochs=epochs.cut_start(Offset(start)),
+        epochs=epochs.truncate_start(Offset(start)),
         stored_epochs=stored_epochs,
         producers=producers,
-        inventory=inventory,
+        inventory=inventory_file,
         damage=damage,
         expired=expired,
         has_start_file=LOG_START in names,
@@ -147,14 +142,21 @@ def open_log(
     )
 
 
+def _damage_of_foreign(path: str, identity: str, foreign: Inventory, *, end: int) -> Damage:
+    """Of a log whose inventory is another log's."""
+    reason = f"its topic id is of {identity}, its segment inventory of {foreign.identity}"
+    logger.error("%s: damaged: %s", path, reason)
+    return Damage(reason=reason, up_to=end)
+
+
 def with_epoch(history: EpochHistory, epoch: int, start: int) -> EpochHistory | None:
     """The history once a batch of `epoch` lies at `start`; None if that is impossible."""
     if epoch == history.latest or epoch < 0:
         return history
     if history.latest is not None and epoch < history.latest:
-        # A leader notes its epoch before it writes. If it wrote nothing, an older epoch's
+        # A leader's epoch is stored before it writes. If it wrote nothing, an older epoch's
         # records may still come to lie there.
-        history = history.cut_end(Offset(start))
+        history = history.truncate_end(Offset(start))
         if history.latest is not None and epoch <= history.latest:
             return history if epoch == history.latest else None
     return history.assign(LeaderEpoch(epoch), Offset(start))
@@ -191,15 +193,15 @@ def _find_segments(
 
 
 def _split_at_start(
-    segments: list[Segment], noted: Inventory | None
+    segments: list[Segment], inventory: Inventory | None
 ) -> tuple[list[Segment], list[Segment]]:
-    """The segments wholly below the noted start of the log, and the others."""
-    if noted is None:
+    """The segments wholly below the listed start of the log, and the others."""
+    if inventory is None:
         return [], segments
-    if noted.segments:
-        count = sum(segment.base < noted.segments[0].base for segment in segments)
+    if inventory.segments:
+        count = sum(segment.base < inventory.segments[0].base for segment in segments)
     else:
-        count = sum(following.base <= noted.start for following in segments[1:])
+        count = sum(following.base <= inventory.start for following in segments[1:])
     return segments[:count], segments[count:]
 
 
@@ -213,7 +215,7 @@ class _KnownEpochs:
 
 def _known_epochs(
     stored: EpochHistory,
-    noted: Inventory | None,
+    inventory: Inventory | None,
     heads: dict[int, BatchHeader],
     *,
     end: int,
@@ -224,21 +226,23 @@ def _known_epochs(
     It is believed as far as the inventory has its checksum. Without an inventory it is believed
     after a clean stop, if it agrees with the first batch of every segment.
     """
-    if noted is not None and noted.segments:
-        is_known = noted.epochs == epochs_checksum(stored, start=noted.start, end=noted.end)
-        up_to = noted.end if is_known else 0
+    if inventory is not None and inventory.segments:
+        is_known = inventory.epochs == epochs_checksum(
+            stored, start=inventory.start, end=inventory.end
+        )
+        up_to = inventory.end if is_known else 0
     else:
         is_known = clean and all(
             head.leader_epoch in (UNKNOWN, stored.epoch_at(Offset(base)))
             for base, head in heads.items()
         )
         up_to = end if is_known else 0
-    return _KnownEpochs(stored.cut_end(Offset(up_to)), up_to)
+    return _KnownEpochs(stored.truncate_end(Offset(up_to)), up_to)
 
 
 def _read_epochs_after(known: _KnownEpochs, segments: list[Segment], *, until: int) -> EpochHistory:
     """The epochs of the records below `until`: those that are known, the rest from the batches."""
-    history = known.history.cut_end(Offset(until))
+    history = known.history.truncate_end(Offset(until))
     for segment in segments:
         if segment.base < until and segment.end > known.up_to:
             for batch in segment.sound_batches():
@@ -246,35 +250,44 @@ def _read_epochs_after(known: _KnownEpochs, segments: list[Segment], *, until: i
                 if header.base_offset >= known.up_to:
                     longer = with_epoch(history, header.leader_epoch, header.base_offset)
                     history = longer or history
-    return history.cut_end(Offset(until))
+    return history.truncate_end(Offset(until))
 
 
 class _LastBatches:
-    """The epochs and producers that follow from the batches of the last segment."""
+    """The batches of the last segment, and the epochs and producers that follow from them.
+
+    - `_epochs_before` are those up to the segment.
+    - `_epochs` and `_producers` are those up to the last batch that was accepted.
+    """
 
     def __init__(
-        self,
-        disk: Disk,
-        path: str,
-        segments: list[Segment],
-        *,
-        epochs: EpochHistory,  # up to the segment
-        known: _KnownEpochs,
-        now_ms: int,
+        self, disk: Disk, path: str, segments: list[Segment], known: _KnownEpochs, *, now_ms: int
     ) -> None:
         self._disk = disk
         self._path = path
         self._segments = segments
-        self._epochs_before = epochs
         self._known = known
         self._now_ms = now_ms
-        self.epochs = epochs
-        self.producers = Producers()
+        self._epochs_before = _read_epochs_after(known, segments, until=segments[-1].base)
+        self._epochs = self._epochs_before
+        self._producers = Producers()
 
-    def new_accept(self) -> Callable[[BatchHeader], bool]:
+    def recover(
+        self, *, check_from: int, expected_end: int, before_truncation: Callable[[], None]
+    ) -> tuple[EpochHistory, Producers]:
+        """Recover the segment (`Segment.recover`); the log's epochs and producers up to its end."""
+        self._segments[-1].recover(
+            self._new_accept,
+            check_from=check_from,
+            expected_end=expected_end,
+            before_truncation=before_truncation,
+        )
+        return self._epochs, self._producers
+
+    def _new_accept(self) -> Callable[[BatchHeader], bool]:
         """Forget what was accepted, and accept from the beginning of the segment."""
-        self.epochs = self._epochs_before
-        self.producers = producers_at(
+        self._epochs = self._epochs_before
+        self._producers = producers_at(
             self._disk, self._path, self._segments, len(self._segments) - 1, now_ms=self._now_ms
         )
         return self._accept
@@ -285,20 +298,20 @@ class _LastBatches:
             expected = known.history.epoch_at(Offset(offset))
             if expected not in (None, header.leader_epoch):
                 return False
-        longer = with_epoch(self.epochs, header.leader_epoch, offset)
+        longer = with_epoch(self._epochs, header.leader_epoch, offset)
         if longer is None:
             return False
-        self.epochs = longer
-        self.producers.note(header, base_offset=offset, now_ms=self._now_ms)
+        self._epochs = longer
+        self._producers.update(header, base_offset=offset, now_ms=self._now_ms)
         return True
 
 
 def _read_start(
-    disk: Disk, path: str, names: list[str], first_base: int, noted: Inventory | None
+    disk: Disk, path: str, names: list[str], first_base: int, inventory: Inventory | None
 ) -> int:
-    """From the inventory if there is one: it has a checksum, and a new start is noted in it."""
-    if noted is not None:
-        return max(first_base, noted.start)
+    """From the inventory if there is one: it has a checksum, and a new start is written to it."""
+    if inventory is not None:
+        return max(first_base, inventory.start)
     if LOG_START not in names:
         return first_base
     try:

@@ -33,11 +33,12 @@ def expired(segments: Sequence[Segment], config: LogConfig, *, now_ms: int, up_t
 def _is_too_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
     if config.retention_ms < 0 or segment.size == 0:
         return False
-    segment.summarise()
-    newest_ms = segment.max_timestamp_ms
+    summary = segment.summarise()
+    newest_ms = summary.max_timestamp_ms
     if newest_ms < 0:
         # Records without timestamps age from when they came. After a recovery that is not known.
-        if segment.created_ms < 0:
-            segment.created_ms = now_ms
-        newest_ms = segment.created_ms
+        newest_ms = summary.created_ms
+        if newest_ms < 0:
+            segment.set_created(now_ms)
+            newest_ms = now_ms
     return now_ms - newest_ms > config.retention_ms

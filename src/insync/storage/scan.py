@@ -1,4 +1,4 @@
-"""Walking a log file batch by batch, by header alone or with the whole batch in hand."""
+"""Walking a log file batch by batch, by header alone or with the whole batch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from insync.storage.checkpoints import INT64_MAX
 from insync.storage.disk import Buffer, DiskFile
-from insync.wire.batches import HEADER_BYTES, LENGTH_PREFIX_BYTES, BatchHeader, read_header
+from insync.wire.batches import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    BatchHeader,
+    CorruptBatch,
+    check,
+    read_header,
+)
 
 HEADERS_WINDOW_BYTES: Final = 64 << 10
 """Read at a time where only headers matter: small batches share a read, large ones are skipped."""
@@ -30,7 +39,7 @@ def walk(
 ) -> Iterator[ScannedBatch]:
     """Every batch that lies wholly between two positions; stops where none can be.
 
-    From the offset `whole_from` on the buffer holds the whole batch, below it only the header.
+    From the offset `whole_from` on the buffer has the whole batch, below it only the header.
     """
     window = HEADERS_WINDOW_BYTES
     position = buffer_at = start
@@ -54,3 +63,28 @@ def walk(
                 return
         yield ScannedBatch(position, header, buffer)
         position += header.size
+
+
+def sound_batches(
+    file: DiskFile, base: int, end: int, *, check_from: int | None
+) -> Iterator[ScannedBatch]:
+    """The batches of a segment up to a position, before the first that cannot be right.
+
+    CRCs are checked from the offset `check_from` on (None: none).
+    """
+    expected = base
+    for batch in walk(file, 0, end, whole_from=check_from):
+        header = batch.header
+        # Neither offset nor epoch is under the CRC. Until logs are compacted, offsets leave
+        # no gaps, so one that does is damage as surely as one that goes back.
+        if header.base_offset != expected or header.magic != MAGIC:
+            return
+        if header.last_offset_delta < 0 or header.next_offset > INT64_MAX:
+            return
+        if check_from is not None and header.base_offset >= check_from:
+            try:
+                check(batch.buffer, header)
+            except CorruptBatch:
+                return
+        yield batch
+        expected = header.next_offset

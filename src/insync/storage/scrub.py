@@ -1,7 +1,7 @@
 """Reading a log again, part by part, to find batches that the disk has changed since.
 
-A check of a part blocks, so it runs in another thread. A log that was cut meanwhile, or a segment
-that is gone, has nothing to report: the next pass reads what is there then.
+A check of a part blocks, so it runs in another thread. A log that was truncated
+meanwhile, or a segment that is gone, has nothing to report: the next pass reads what is there then.
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ when first needed and forgotten when others need the room.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from insync.storage.checkpoints import INT64_MAX
+from insync.storage.damaged_files import copy_aside, name_aside
 from insync.storage.disk import Buffer, DiskFile
 from insync.storage.errors import CorruptFile, DiskError, LogFailed
 from insync.storage.files import FilePool
@@ -20,31 +19,28 @@ from insync.storage.index import (
     INT32_MAX,
     NO_TIMESTAMP,
     SEAL_BYTES,
+    UNKNOWN,
+    IndexBuilder,
+    Seal,
     SegmentIndex,
-    Summary,
-    read_summary,
+    SegmentSummary,
+    read_seal,
 )
-from insync.storage.scan import LENGTH_MIN, PEEK, WHOLE_WINDOW_BYTES, ScannedBatch, walk
+from insync.storage.scan import LENGTH_MIN, PEEK, ScannedBatch, sound_batches, walk
 from insync.wire.batches import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
     BatchHeader,
-    CorruptBatch,
-    check,
     read_header,
 )
 
 LOG: Final = ".log"
 OFFSETS: Final = ".index"
 TIMES: Final = ".timeindex"
-DAMAGED: Final = ".log.damaged"
-"""What was removed from a log because it was damaged. It is deleted with the partition."""
 
-KEPT_ASIDE_MAX: Final = 8
-"""Of one segment; then the last of them is replaced."""
-
-UNKNOWN: Final = -1
+NOT_SUMMARISED: Final = SegmentSummary(NO_TIMESTAMP, 0, 0, UNKNOWN)
+"""Of a sealed segment whose seal was not read yet."""
 
 
 def file_stem(directory: str, base: int) -> str:
@@ -52,8 +48,8 @@ def file_stem(directory: str, base: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCut:
-    """A segment as a cut leaves it."""
+class SegmentTruncation:
+    """A segment as a truncation leaves it."""
 
     index: SegmentIndex  # of the whole; it may have left memory meanwhile
     position: int
@@ -62,32 +58,30 @@ class SegmentCut:
     max_timestamp_offset: int
 
 
-class SegmentMark(NamedTuple):
-    """What an append changes of a segment before the segment's end claims it."""
-
-    size: int
-    max_timestamp_ms: int
-    max_timestamp_offset: int
-
-
 class Segment:
-    """`base` is the offset of its first record, `end` that of the next segment's first."""
+    """One log file and what is known of it. Its fields change only here.
+
+    - `base` is the offset of its first record, `end` that of the next segment's first.
+    - `size`: the file's bytes up to `end`. A write may have left more behind them.
+    - An append moves `size` first and `end` last: a thread that reads `end` finds its bytes.
+    - `summary` is replaced as a whole: a thread sees that of one moment. `NOT_SUMMARISED` until
+      the seal is read or the batches are.
+    - `has_news`: since its seal was written or read.
+    - `first_crc`: the CRC of its first batch; UNKNOWN if it has none, or none was read.
+    - `_index` is None while a sealed segment's index is not in memory.
+    """
 
     __slots__ = (
         "_files",
         "_index",
         "_interval_bytes",
         "base",
-        "created_ms",
         "end",
         "first_crc",
         "has_news",
-        "is_summarised",
-        "max_timestamp_ms",
-        "max_timestamp_offset",
-        "producers",
         "size",
         "stem",
+        "summary",
     )
 
     def __init__(
@@ -100,10 +94,9 @@ class Segment:
         self.base = base
         self.end = end
         self.size = size
-        self.is_summarised = False
-        self.has_news = True  # since its seal was written or read
-        self.first_crc = UNKNOWN  # the CRC of its first batch
-        self.forget_summary()
+        self.has_news = True
+        self.first_crc = UNKNOWN
+        self.summary = NOT_SUMMARISED
 
     @classmethod
     def create(
@@ -125,16 +118,12 @@ class Segment:
     def start_anew(self, now_ms: int) -> None:
         """Know this segment to be empty."""
         self._index = SegmentIndex()
-        self.forget_summary()
         self.first_crc = UNKNOWN
-        self.created_ms = now_ms
-        self.is_summarised = True
+        self.summary = SegmentSummary(NO_TIMESTAMP, self.base, now_ms, UNKNOWN)
 
-    def forget_summary(self) -> None:
-        self.max_timestamp_ms = NO_TIMESTAMP
-        self.max_timestamp_offset = self.base
-        self.created_ms = 0
-        self.producers = UNKNOWN
+    def set_created(self, now_ms: int) -> None:
+        """Let its records age from now on, as far as they have no timestamps."""
+        self.summary = self.summary._replace(created_ms=now_ms)
 
     @property
     def file(self) -> DiskFile:
@@ -147,7 +136,7 @@ class Segment:
     # Writing
 
     def write(self, data: Buffer) -> None:
-        """Write batches after the end. No reader sees them until the caller moves `size` and `end`.
+        """Write batches after the end. No reader sees them before `publish`.
 
         A `DiskError` leaves the file as it was, `LogFailed` torn.
         """
@@ -170,36 +159,31 @@ class Segment:
         except DiskError as error:
             raise LogFailed(f"a torn append could not be removed: {error}") from error
 
-    def mark(self) -> SegmentMark:
-        return SegmentMark(self.size, self.max_timestamp_ms, self.max_timestamp_offset)
-
-    def roll_back(self, mark: SegmentMark) -> None:
-        """Remove what was written and indexed since `mark`; `end` has not claimed it yet."""
-        self.size, self.max_timestamp_ms, self.max_timestamp_offset = mark
-        self.index.cut(self.end - self.base)
-        self.remove_written()
-
-    def note(self, index: SegmentIndex, offset: int, position: int, max_timestamp_ms: int) -> None:
-        """Index one batch that lies at `position`.
-
-        Beyond 2^31-1 offsets or bytes, as only earlier versions wrote, a segment has no entries:
-        a batch there is located by reading on from the last one.
-        """
-        relative = offset - self.base
-        if (
-            position - index.last_position >= self._interval_bytes
-            and relative <= INT32_MAX
-            and position <= INT32_MAX
-        ):
-            index.add(
-                relative,
-                position,
-                max_ms=self.max_timestamp_ms,
-                max_offset=self.max_timestamp_offset - self.base,
+    def index_written(self, data_bytes: int, headers: Sequence[BatchHeader]) -> None:
+        """Index batches that were written after the end, and count their bytes."""
+        base, index, summary = self.base, self._index or self.index, self.summary
+        position, self.size = self.size - headers[0].position, self.size + data_bytes
+        self.has_news = True
+        before = summary.max_timestamp_ms, summary.max_timestamp_offset - base
+        largest = index.add_batches(
+            headers, self.end - base, position, before, self._interval_bytes
+        )
+        if largest is not before:
+            self.summary = SegmentSummary(
+                largest[0], base + largest[1], summary.created_ms, summary.producers
             )
-        if max_timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = max_timestamp_ms
-            self.max_timestamp_offset = offset
+
+    def publish(self, end: int, first_crc: int) -> None:
+        """Let readers see what was written and indexed, up to the offset `end`."""
+        if self.end == self.base:
+            self.first_crc = first_crc
+        self.end = end
+
+    def roll_back(self, size: int, summary: SegmentSummary) -> None:
+        """Remove what was written and indexed since it had this size; `end` does not have it."""
+        self.size, self.summary = size, summary
+        self.index.truncate(self.end - self.base)
+        self.remove_written()
 
     def has_room(self, *, size: int, end: int, segment_bytes: int) -> bool:
         """Whether an append may still go here: an empty segment takes any."""
@@ -210,23 +194,15 @@ class Segment:
     def seal(self, *, producers: int) -> None:
         """Write the indexes, so that the next opening need not read the log."""
         index = self.index
-        self.producers = producers
-        summary = Summary(
-            self.base,
-            self.end,
-            self.size,
-            self.max_timestamp_ms,
-            self.max_timestamp_offset,
-            self.created_ms,
-            producers,
-        )
+        self.summary = self.summary._replace(producers=producers)
+        seal = Seal(self.base, self.end, self.size, self.summary)
         disk = self._files.disk
-        disk.write_atomic(self.stem + TIMES, index.times_file(summary))
-        disk.write_atomic(self.stem + OFFSETS, index.offsets_file(summary))
+        disk.write_atomic(self.stem + TIMES, index.times_file(seal))
+        disk.write_atomic(self.stem + OFFSETS, index.offsets_file(seal))
         self.has_news = False
 
-    def find_cut(self, offset: int) -> SegmentCut:
-        """What is left without every batch that holds `offset` or a later one. May block."""
+    def prepare_truncation(self, offset: int) -> SegmentTruncation:
+        """What is left without every batch with `offset` or a later one. May block."""
         index = self.index
         position, end = self.locate_now(offset)
         known_position, (largest_ms, largest_offset) = index.before(end - self.base)
@@ -239,21 +215,23 @@ class Segment:
                 largest_offset = batch.header.base_offset
         if end != expected:  # no CRC covers a base offset: the log must not end at a wrong one
             raise self._broken()
-        return SegmentCut(index, position, end, largest_ms, largest_offset)
+        return SegmentTruncation(index, position, end, largest_ms, largest_offset)
 
-    def cut(self, cut: SegmentCut) -> None:
-        """Apply a cut that was computed before, reading nothing."""
+    def truncate(self, truncation: SegmentTruncation) -> None:
+        """Apply a truncation that was computed before, reading nothing."""
         self._files.forget_loaded(self)
-        self._index = cut.index
+        self._index = truncation.index
         for suffix in (OFFSETS, TIMES):
             self._files.disk.remove(self.stem + suffix)
-        self.file.truncate(cut.position)
-        self.size, self.end, self.has_news = cut.position, cut.end, True
+        self.file.truncate(truncation.position)
+        self.size, self.end, self.has_news = truncation.position, truncation.end, True
         if self.size == 0:
             self.first_crc = UNKNOWN
-        cut.index.cut(cut.end - self.base)
-        self.max_timestamp_ms = cut.max_timestamp_ms
-        self.max_timestamp_offset = cut.max_timestamp_offset
+        truncation.index.truncate(truncation.end - self.base)
+        self.summary = self.summary._replace(
+            max_timestamp_ms=truncation.max_timestamp_ms,
+            max_timestamp_offset=truncation.max_timestamp_offset,
+        )
 
     def flush(self) -> None:
         self._files.flush(self.stem + LOG)
@@ -268,7 +246,7 @@ class Segment:
         """Take the files out of use; the log file stays, under another name, for the operator."""
         self.release()
         if self.size:
-            self._files.disk.rename(self.stem + LOG, self._name_aside())
+            self._files.disk.rename(self.stem + LOG, name_aside(self._files.disk, self.stem))
         else:
             self._files.disk.remove(self.stem + LOG)
         for suffix in (OFFSETS, TIMES):
@@ -301,24 +279,24 @@ class Segment:
     def unload(self) -> None:
         self._index = None
 
-    def summarise(self) -> None:
-        """Know the timestamps of a sealed segment, from its seal if it has a good one."""
-        if not self.is_summarised and not self.read_seal():
+    @property
+    def is_summarised(self) -> bool:
+        return self.summary is not NOT_SUMMARISED
+
+    def summarise(self) -> SegmentSummary:
+        """The summary: from the seal if there is a good one, else from the batches. May block."""
+        if self.summary is NOT_SUMMARISED and not self.read_seal():
             _ = self.index
+        return self.summary
 
     def read_seal(self) -> bool:
         """Take what the seal says; False if there is none for just these log bytes."""
         try:
             tail = self._files.disk.read_tail(self.stem + OFFSETS, SEAL_BYTES)
-            summary = read_summary(tail, base=self.base, log_bytes=self.size)
+            seal = read_seal(tail, base=self.base, log_bytes=self.size)
         except (CorruptFile, DiskError):
             return False
-        self.end = summary.end
-        self.max_timestamp_ms = summary.max_timestamp_ms
-        self.max_timestamp_offset = summary.max_timestamp_offset
-        self.created_ms = summary.created_ms
-        self.producers = summary.producers
-        self.is_summarised, self.has_news = True, False
+        self.end, self.summary, self.has_news = seal.end, seal.summary, False
         return True
 
     def _read_index(self) -> SegmentIndex:
@@ -330,23 +308,18 @@ class Segment:
                 return index
         except (CorruptFile, DiskError):
             pass
-        # In a copy: retention and look-ups by time read the summary in another thread.
-        index, rebuilt = SegmentIndex(), copy(self)
-        rebuilt.forget_summary()
+        built = IndexBuilder(self.base, self._interval_bytes)
         for batch in self.sound_batches():
-            rebuilt._index_batch(index, batch)  # noqa: SLF001 - of this class
+            built.add(batch)
         if not self.is_summarised:
-            self.first_crc = rebuilt.first_crc
-            self.created_ms = rebuilt.created_ms
-            self.max_timestamp_offset = rebuilt.max_timestamp_offset
-            self.max_timestamp_ms = rebuilt.max_timestamp_ms
-            self.is_summarised = True
-        return index
+            self.first_crc = built.first_crc
+            self.summary = built.summary()
+        return built.index
 
     def read_head(self) -> BatchHeader | None:
         """The header of the first batch; None if there is none with this segment's base offset.
 
-        The file is not held open: a start reads one header of every segment.
+        The file does not stay open: a start reads one header of every segment.
         """
         data = self.open_apart().read(0, HEADER_BYTES)
         header = read_header(data)
@@ -361,66 +334,38 @@ class Segment:
         *,
         check_from: int,
         expected_end: int,
-        before_cut: Callable[[], None],
+        before_truncation: Callable[[], None],
     ) -> None:
-        """Rebuild everything from the log; cut it at the first batch that is corrupt or refused.
+        """Rebuild everything from the log, up to the first batch that is corrupt or refused.
 
         CRCs are checked from `check_from` on. If the segment then ends before `expected_end` it is
         damaged, and damage seldom keeps to one batch: it is read again, with every CRC checked and
-        a new `accept`. Before a damaged segment is cut, `before_cut` is called, with `end` as it
-        will be, and what is cut off is copied aside.
+        a new `accept`. Before a damaged segment is truncated, `before_truncation` is called, with
+        `end` as it will be, and what is removed is copied aside.
         """
         size = self._scan(new_accept(), check_from=check_from)
         if self.end < expected_end and check_from > self.base:
             size = self._scan(new_accept(), check_from=self.base)
         if size != self.size:
             if self.end < expected_end:
-                before_cut()
-                self._copy_aside(size)
+                before_truncation()
+                copy_aside(self._files.disk, self.stem, self.file, size)
             self.file.truncate(size)
             self.size = size
 
     def _scan(self, accept: Callable[[BatchHeader], bool], *, check_from: int) -> int:
         """Rebuild everything from the log; return the size of the batches that were accepted."""
-        index = self._index = SegmentIndex()
-        self.first_crc = UNKNOWN
-        self.forget_summary()
+        built = IndexBuilder(self.base, self._interval_bytes)
         self.end, size = self.base, 0
         for batch in self.sound_batches(check_from=check_from):
             if not accept(batch.header):
                 break
-            self._index_batch(index, batch)
+            built.add(batch)
             self.end = batch.header.next_offset
             size = batch.position + batch.header.size
-        self.is_summarised = self.has_news = True
+        self._index, self.first_crc, self.summary = built.index, built.first_crc, built.summary()
+        self.has_news = True
         return size
-
-    def _copy_aside(self, position: int) -> None:
-        aside = self._files.disk.create(self._name_aside())
-        while data := self.file.read(position, WHOLE_WINDOW_BYTES):
-            aside.append((data,))
-            position += len(data)
-
-    def _name_aside(self) -> str:
-        """For damaged bytes: what was set aside before, perhaps the last copy, stays there."""
-        first = self.stem + DAMAGED
-        names = [first, *(f"{first}.{number}" for number in range(2, KEPT_ASIDE_MAX + 1))]
-        return next((name for name in names if not self._is_there(name)), names[-1])
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            self._files.disk.file_size(path)
-        except DiskError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return False
-        return True
-
-    def _index_batch(self, index: SegmentIndex, batch: ScannedBatch) -> None:
-        if batch.position == 0:
-            self.first_crc = batch.header.crc
-            self.created_ms = batch.header.max_timestamp_ms
-        self.note(index, batch.header.base_offset, batch.position, batch.header.max_timestamp_ms)
 
     def sound_batches(
         self, *, check_from: int | None = None, until: int | None = None
@@ -428,27 +373,13 @@ class Segment:
         """The batches up to the first that cannot be right, or to a position; CRCs only from an
         offset on.
         """
-        expected, stop = self.base, self.size if until is None else until
-        for batch in walk(self.file, 0, stop, whole_from=check_from):
-            header = batch.header
-            # Neither offset nor epoch is under the CRC. Until logs are compacted, offsets leave
-            # no gaps, so one that does is damage as surely as one that goes back.
-            if header.base_offset != expected or header.magic != MAGIC:
-                return
-            if header.last_offset_delta < 0 or header.next_offset > INT64_MAX:
-                return
-            if check_from is not None and header.base_offset >= check_from:
-                try:
-                    check(batch.buffer, header)
-                except CorruptBatch:
-                    return
-            yield batch
-            expected = header.next_offset
+        stop = self.size if until is None else until
+        return sound_batches(self.file, self.base, stop, check_from=check_from)
 
     # Reading
 
     def locate(self, offset: int, *, nowait: bool) -> tuple[int, int] | None:
-        """Position and base offset of the batch that holds `offset`; None: would block."""
+        """Position and base offset of the batch with `offset`; None: would block."""
         if offset == self.base:
             return 0, offset
         file = self.file

@@ -2,7 +2,7 @@
 
 The log ends before the first batch that is not what it should be. What lies behind is set aside. If
 it may have been acknowledged, the log is damaged: everything in a segment that was complete, and
-everything that the inventory noted as flushed.
+everything that the inventory lists as flushed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
+from insync.storage.damaged_files import DAMAGED
 from insync.storage.errors import DiskError
-from insync.storage.inventory import UNKNOWN, Damage, Inventory, InventoryFile, NotedSegment
-from insync.storage.segment import DAMAGED, Segment
+from insync.storage.inventory import UNKNOWN, Damage, Inventory, ListedSegment
+from insync.storage.inventory_file import InventoryFile
+from insync.storage.segment import Segment
 from insync.wire.batches import BatchHeader
 
 logger = logging.getLogger(__name__)
 
 
-class DamageNote:
-    """Notes damage durably before anything is removed because of it.
+class DamageWriter:
+    """Writes damage durably before anything is removed because of it.
 
     The start may not get to its end, and the next one would only find a shorter log.
     """
@@ -32,9 +34,10 @@ class DamageNote:
         self._empty = empty  # if there is no inventory
 
     def write(self, reason: str, *, up_to: int) -> None:
-        noted = self._file.noted or self._empty
-        damage = Damage(reason=reason, up_to=max(up_to, noted.end)).joined_with(noted.damage)
-        self._file.write_durably(replace(noted, damage=damage))
+        inventory = self._file.written or self._empty
+        damage = Damage(reason=reason, up_to=max(up_to, inventory.end))
+        damage = damage.joined_with(inventory.damage)
+        self._file.write_durably(replace(inventory, damage=damage))
 
 
 class SegmentCheck:
@@ -43,16 +46,16 @@ class SegmentCheck:
     def __init__(
         self,
         segments: list[Segment],
-        noted: Inventory | None,
-        damage_note: DamageNote,
+        inventory: Inventory | None,
+        damage_writer: DamageWriter,
         *,
         clean: bool,
         recovery_point: int,
     ) -> None:
         self._segments = segments
-        self._noted = noted
-        self._damage_note = damage_note
-        self._complete = {} if noted is None else {each.base: each for each in noted.segments[:-1]}
+        self._inventory = inventory
+        self._damage_writer = damage_writer
+        self._complete = _by_base(inventory)
         self._clean = clean
         self._recovery_point = recovery_point
         self._problem: str | None = None
@@ -83,27 +86,27 @@ class SegmentCheck:
         if isinstance(head, BatchHeader):
             self.heads[last.base] = head
             return True
-        if not self._is_noted(last.base):
+        if not self._is_listed(last.base):
             return False
         self._problem = head
         self._end_before(len(self._segments) - 1, last.base)
         return True
 
     def _read_head(self, segment: Segment) -> BatchHeader | str:
-        """The first batch, or why the segment is not the one that was noted."""
+        """The first batch, or why the segment is not the one that is listed."""
         head = segment.read_head()
         if head is None:
             return f"{_name(segment)} does not begin with a batch of its base offset"
-        noted = self._find_noted(segment.base)
-        is_known = noted is not None and noted.end > noted.base
-        if noted is not None and is_known and noted.first_crc not in (UNKNOWN, head.crc):
+        listed = self._find_listed(segment.base)
+        is_known = listed is not None and listed.end > listed.base
+        if listed is not None and is_known and listed.first_crc not in (UNKNOWN, head.crc):
             return f"{_name(segment)} begins with another batch than it did"
         return head
 
     def _is_complete(self, segment: Segment, next_base: int) -> bool:
-        noted = self._complete.get(segment.base)
-        is_as_noted = noted is not None and (noted.size, noted.end) == (segment.size, next_base)
-        if is_as_noted or (noted is None and segment.read_seal() and segment.end == next_base):
+        listed = self._complete.get(segment.base)
+        is_as_listed = listed is not None and (listed.size, listed.end) == (segment.size, next_base)
+        if is_as_listed or (listed is None and segment.read_seal() and segment.end == next_base):
             if self._clean or next_base <= self._recovery_point:
                 return True
             check_from = self._recovery_point
@@ -113,7 +116,7 @@ class SegmentCheck:
             _accept_every,
             check_from=check_from,
             expected_end=next_base,
-            before_cut=lambda: self._damage_note.write(
+            before_truncation=lambda: self._damage_writer.write(
                 _incomplete(segment, next_base), up_to=self._segments[-1].base
             ),
         )
@@ -128,7 +131,7 @@ class SegmentCheck:
         segments = self._segments
         self._end = max(end, segments[-1].base)
         assert self._problem is not None, "why segments are set aside"
-        self._damage_note.write(self._problem, up_to=self._end)
+        self._damage_writer.write(self._problem, up_to=self._end)
         for later in reversed(segments[number:]):
             later.set_aside()
         if number == 0:
@@ -136,24 +139,24 @@ class SegmentCheck:
             number = 1
         del segments[number:]
 
-    def note_damage_of_last(self) -> None:
-        """Before the end of the last segment is cut off: what was noted of it is damage if lost."""
+    def write_damage_of_last(self) -> None:
+        """Before the end of the last segment is removed: what is listed of it is damage if lost."""
         end = self._segments[-1].end
-        if self._noted is not None and end < self._noted.end:
-            self._damage_note.write(_shortened(end, self._noted), up_to=self._noted.end)
+        if self._inventory is not None and end < self._inventory.end:
+            self._damage_writer.write(_shortened(end, self._inventory), up_to=self._inventory.end)
 
     def find_damage(self, path: str) -> Damage | None:
-        """What is missing of all that was noted, and of what was set aside."""
-        noted, first, end = self._noted, self._segments[0].base, self._segments[-1].end
+        """What is missing of all that is listed, and of what was set aside."""
+        inventory, first, end = self._inventory, self._segments[0].base, self._segments[-1].end
         problem, up_to, keep_to = self._problem, self._end, None
-        if noted is not None and end < noted.end:
-            up_to = max(up_to, noted.end)
-            problem = problem or _shortened(end, noted)
-        if noted is not None and first > noted.start:
-            up_to, keep_to = max(up_to, end), noted.start
-            problem = problem or f"it begins at offset {first}; {noted.start} was noted"
+        if inventory is not None and end < inventory.end:
+            up_to = max(up_to, inventory.end)
+            problem = problem or _shortened(end, inventory)
+        if inventory is not None and first > inventory.start:
+            up_to, keep_to = max(up_to, end), inventory.start
+            problem = problem or f"it begins at offset {first}, its inventory at {inventory.start}"
         if problem is None:
-            return None if noted is None else noted.damage
+            return None if inventory is None else inventory.damage
         logger.error(
             "%s: damaged: %s; kept offsets %d to %d. As a follower it fetches the rest from its "
             "leader; what was removed is kept as *%s* until the partition is deleted",
@@ -164,18 +167,18 @@ class SegmentCheck:
             DAMAGED,
         )
         damage = Damage(reason=problem, up_to=up_to, keep_to=keep_to)
-        return damage.joined_with(None if noted is None else noted.damage)
+        return damage.joined_with(None if inventory is None else inventory.damage)
 
-    def _is_noted(self, base: int) -> bool:
-        noted = self._find_noted(base)
-        return noted is not None and noted.end > base
+    def _is_listed(self, base: int) -> bool:
+        listed = self._find_listed(base)
+        return listed is not None and listed.end > base
 
-    def _find_noted(self, base: int) -> NotedSegment | None:
-        noted = self._complete.get(base)
-        if noted is None and self._noted is not None and self._noted.segments:
-            last = self._noted.segments[-1]
-            noted = last if last.base == base else None
-        return noted
+    def _find_listed(self, base: int) -> ListedSegment | None:
+        listed = self._complete.get(base)
+        if listed is None and self._inventory is not None and self._inventory.segments:
+            last = self._inventory.segments[-1]
+            listed = last if last.base == base else None
+        return listed
 
 
 def _name(segment: Segment) -> str:
@@ -186,8 +189,13 @@ def _incomplete(segment: Segment, next_base: int) -> str:
     return f"{_name(segment)} ends at offset {segment.end}, not {next_base}"
 
 
-def _shortened(end: int, noted: Inventory) -> str:
-    return f"it ends at offset {end}; {noted.end} was noted"
+def _shortened(end: int, inventory: Inventory) -> str:
+    return f"it ends at offset {end}, its inventory at {inventory.end}"
+
+
+def _by_base(inventory: Inventory | None) -> dict[int, ListedSegment]:
+    """The segments that are listed as complete."""
+    return {} if inventory is None else {each.base: each for each in inventory.segments[:-1]}
 
 
 def _accept_every() -> Callable[[BatchHeader], bool]:

@@ -17,9 +17,10 @@ from typing import Final
 from uuid import UUID
 
 from insync.storage.checkpoints import Partition
-from insync.storage.directory import DELETED, STRAY_NAME, LogDirectory
+from insync.storage.directory import LogDirectory
 from insync.storage.disk import Disk
 from insync.storage.errors import CorruptFile, DiskError, StorageRefusal
+from insync.storage.log_names import DELETED, STRAY_NAME
 from insync.storage.partition_metadata import TOPIC_ID, read_topic_id
 
 NEVER_MS: Final = -1
@@ -34,7 +35,7 @@ class NoSuchStray(StorageRefusal):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
     name: str
-    topic: str  # cut if it is very long
+    topic: str  # its beginning if it is very long
     partition: int
     set_aside_ms: int  # of the wall clock
     topic_id: UUID | None  # None: it cannot be read
@@ -111,7 +112,7 @@ def bring_back_strays(
             log = directory.bring_back(stray.name, key, topic_id=stray.topic_id, now_ms=now_ms)
         except StorageRefusal as refusal:
             logger.warning("%s-%d: cannot bring %s back: %s", *key, stray.name, refusal)
-            directory.damaged[key] = f"{stray.name} cannot be brought back: {refusal}"
+            directory.count_as_damaged(key, f"{stray.name} cannot be brought back: {refusal}")
             del partitions[stray.topic_id, stray.partition]  # earlier ones lack what it has
             continue
         logger.warning(

@@ -13,7 +13,7 @@ from insync.storage.disk import Buffer
 from insync.wire.batches import LOG_APPEND_TIME, BatchHeader, CorruptBatch, plain_records, varint
 
 RECORDS_MAX: Final = 1 << 20
-"""Looked at in one batch: about a second. A megabyte holds no more than 150 000."""
+"""Looked at in one batch: about a second. A megabyte has no more than 150 000."""
 
 TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
 

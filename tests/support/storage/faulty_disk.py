@@ -1,7 +1,7 @@
 """A disk that fails at a certain change, and whose unflushed changes a loss of power takes back.
 
-As on a file system with a journal: names, and the sizes of files that were cut, reach the disk in
-the order of the changes, and the flush of any file brings all of them there. A loss of power takes
+As on a file system with a journal: names, and the sizes of truncated files, reach the disk in the
+order of the changes, and the flush of any file brings all of them there. A loss of power takes
 back the newest ones. A flush that fails is reported once: the bytes stay readable until the machine
 loses power, and a later flush succeeds without writing them, as on Linux.
 """

@@ -163,7 +163,7 @@ class PlainLog:
         history = EpochHistory()
         for one in self.batches:
             history = history.assign(LeaderEpoch(one.epoch), Offset(one.base))
-        return history.cut_start(Offset(self.start)).cut_end(Offset(self.end))
+        return history.truncate_start(Offset(self.start)).truncate_end(Offset(self.end))
 
     def producers(self) -> dict[int, Producer]:
         return producers_in(b"".join(one.data for one in self.batches))

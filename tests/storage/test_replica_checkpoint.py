@@ -9,13 +9,18 @@ import pytest
 
 from insync.storage.directory import LogDirectory
 from insync.storage.errors import CorruptFile, DiskError
-from insync.storage.held_replicas import HELD_REPLICAS, HeldReplica, read_held, write_held
 from insync.storage.memory_disk import MemoryDisk
+from insync.storage.replica_checkpoint import (
+    REPLICA_CHECKPOINT,
+    CheckpointedReplica,
+    read_replicas,
+    write_replicas,
+)
 from insync.wire import batches
 
 KEY = ("t", 0)
 OURS, OTHER = UUID(int=1, version=4), UUID(int=2, version=4)
-NOTES = f"/logs/{HELD_REPLICAS}"
+CHECKPOINT = f"/logs/{REPLICA_CHECKPOINT}"
 
 
 def opened(disk: MemoryDisk) -> LogDirectory:
@@ -29,14 +34,17 @@ def directory_with(records: int, *, high_watermark: int) -> tuple[MemoryDisk, Lo
     for _ in range(records):
         data = bytearray(batches.build([(None, b"x")], timestamp_ms=1))
         log.append_leader(data, list(batches.whole_batches(data)), epoch=0, now_ms=0)
-    directory.write_held_replicas(lambda _: high_watermark)
+    directory.write_replica_checkpoint(lambda _: high_watermark)
     return disk, directory
 
 
 def test_the_inventory_is_read_back_as_written() -> None:
-    held = {("b", 10): HeldReplica(OURS, 7), ("a.b_c-d", 0): HeldReplica(OTHER, 2**63 - 1)}
-    assert read_held(write_held(held)) == held
-    assert read_held(write_held({})) == {}
+    replicas = {
+        ("b", 10): CheckpointedReplica(OURS, 7),
+        ("a.b_c-d", 0): CheckpointedReplica(OTHER, 2**63 - 1),
+    }
+    assert read_replicas(write_replicas(replicas)) == replicas
+    assert read_replicas(write_replicas({})) == {}
 
 
 @pytest.mark.parametrize(
@@ -51,9 +59,9 @@ def test_the_inventory_is_read_back_as_written() -> None:
 )
 def test_a_garbled_inventory_is_not_used(garble: Callable[[bytes], bytes]) -> None:
     with pytest.raises(CorruptFile):
-        read_held(garble(write_held({KEY: HeldReplica(OURS, 7)})))
+        read_replicas(garble(write_replicas({KEY: CheckpointedReplica(OURS, 7)})))
     disk, _ = directory_with(3, high_watermark=3)
-    disk.write_atomic(NOTES, garble(disk.read_all(NOTES)))
+    disk.write_atomic(CHECKPOINT, garble(disk.read_all(CHECKPOINT)))
     disk.remove_tree("/logs/t-0")
     assert opened(disk).damaged == {}
 
@@ -62,7 +70,7 @@ def test_a_log_that_matches_its_inventory_is_intact() -> None:
     disk, _ = directory_with(3, high_watermark=3)
     again = opened(disk)
     assert again.damaged == {}
-    assert again.held.noted == {KEY: HeldReplica(OURS, 3)}
+    assert again.replica_checkpoint.replicas == {KEY: CheckpointedReplica(OURS, 3)}
 
 
 def test_a_log_that_is_missing_or_short_is_damaged_until_that_is_ended() -> None:
@@ -73,8 +81,10 @@ def test_a_log_that_is_missing_or_short_is_damaged_until_that_is_ended() -> None
         again = opened(disk)
         assert list(again.damaged) == [KEY]
         again.create(*KEY, topic_id=OURS, now_ms=0)
-        again.write_held_replicas(lambda _: 0)
-        assert again.held.noted[KEY].high_watermark == 3, "the note of a damaged log stays"
+        again.write_replica_checkpoint(lambda _: 0)
+        assert again.replica_checkpoint.replicas[KEY].high_watermark == 3, (
+            "the watermark of a damaged log stays"
+        )
     again.end_damage(KEY)
     assert opened(disk).damaged == {}
 
@@ -96,15 +106,15 @@ def test_another_topic_of_that_name_is_not_damaged() -> None:
     again = opened(disk)
     again.create(*KEY, topic_id=OTHER, now_ms=0)
     assert again.damaged == {}
-    again.write_held_replicas()
-    assert again.held.noted == {KEY: HeldReplica(OTHER, 0)}
+    again.write_replica_checkpoint()
+    assert again.replica_checkpoint.replicas == {KEY: CheckpointedReplica(OTHER, 0)}
 
 
 def test_a_deleted_log_is_forgotten() -> None:
     disk, directory = directory_with(3, high_watermark=3)
     directory.delete(*KEY)
-    directory.write_held_replicas()
-    assert opened(disk).held.noted == {}
+    directory.write_replica_checkpoint()
+    assert opened(disk).replica_checkpoint.replicas == {}
 
 
 def test_the_watermark_is_lowered_durably_before_a_truncation() -> None:
@@ -114,18 +124,18 @@ def test_the_watermark_is_lowered_durably_before_a_truncation() -> None:
     removing = disk.remove
 
     def remove(path: str) -> None:
-        seen.append(read_held(disk.read_all(NOTES))[KEY].high_watermark)
+        seen.append(read_replicas(disk.read_all(CHECKPOINT))[KEY].high_watermark)
         removing(path)
 
     disk.remove = remove  # type: ignore[method-assign]
     log.truncate_fully(1)
     # Below what the old segments begin with, too: a crash may leave those.
     assert set(seen) == {0}
-    directory.write_held_replicas(lambda _: 3)
-    assert directory.held.noted[KEY].high_watermark == 1, "never beyond the log"
+    directory.write_replica_checkpoint(lambda _: 3)
+    assert directory.replica_checkpoint.replicas[KEY].high_watermark == 1, "never beyond the log"
 
 
-def test_a_truncation_waits_until_it_is_noted() -> None:
+def test_a_truncation_waits_until_the_watermark_is_lowered() -> None:
     disk, directory = directory_with(3, high_watermark=3)
     log = directory.logs[KEY]
     disk.fails_flushes = True
