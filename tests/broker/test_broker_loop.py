@@ -12,6 +12,8 @@ from insync.rules.stalls import Stall
 from insync.sim.virtual_loop import VirtualLoop
 from support.sim.one_broker import on_virtual_time
 
+ENOUGH = 10
+
 
 class Stopwatch:
     """A clock that a test may stop: as in a paused process, it jumps when it resumes."""
@@ -60,6 +62,44 @@ def test_a_jump_of_the_clock_is_a_stall(*, jump_ms: int, is_stall: bool) -> None
         expected = [Stall(began_at_ms=began_ms, ended_at_ms=began_ms + jump_ms)]
         assert listener.stalls == (expected if is_stall else [])
         assert listener.order == (["stall", "callback"] if is_stall else ["callback"])
+        loop.stop()
+
+    on_virtual_time(scenario)
+
+
+class SlowListener(Listener):
+    """Takes longer to handle a stall than the shortest stall lasts."""
+
+    def __init__(self, clock: Stopwatch, loop: BrokerLoop) -> None:
+        super().__init__()
+        self._clock = clock
+        self._loop = loop
+
+    def on_stall(self, stall: Stall) -> None:
+        super().on_stall(stall)
+        self._take_time()
+
+    def on_drained(self) -> None:
+        super().on_drained()
+        self._loop.then(self._take_time)
+
+    def _take_time(self) -> None:
+        if len(self.order) <= ENOUGH:  # else a broken loop would handle stalls for ever
+            self._clock.jump_ms += 200
+
+
+def test_the_handling_of_a_stall_is_not_another_stall() -> None:
+    """With thousands of partitions it takes as long as one, and would never end."""
+
+    async def scenario(virtual: VirtualLoop) -> None:
+        clock = Stopwatch(virtual)
+        loop, _ = started(clock)
+        loop.stall_listener = listener = SlowListener(clock, loop)
+        clock.jump_ms = 300
+        loop.run(lambda: None)
+        await asyncio.sleep(1.0)
+        assert listener.order == ["stall", "drained"]
+        assert clock.jump_ms == 700, "both took their time"
         loop.stop()
 
     on_virtual_time(scenario)

@@ -20,6 +20,7 @@ from insync.rules.leader_machine import (
     ProposalRefused,
     ProposeIsr,
     ReadFailed,
+    ReadServed,
     ReadStarted,
     Resign,
     ResignReason,
@@ -286,6 +287,60 @@ def test_a_leader_resigns_because_of_a_slow_read_and_repeats_the_request() -> No
         Resign(ResignReason.SLOW_READ),
         WakeAt(591 + RESIGN_AGAIN_MS),
     ]
+
+
+class TestReadPendingInAStall:
+    """KIP-501 names "intermittent CPU issues"; the leader's stall is from 200 to 900."""
+
+    def stalled(self, *, includes_stalls: bool, process_time_max_ms: int | None = 500) -> Machine:
+        rule = Rule(
+            policy=CaughtUp(lag_time_max_ms=LIMIT_MS, pending_reads=True),
+            fetch_wait_max_ms=100,
+            process_time_max_ms=process_time_max_ms,
+            process_time_includes_stalls=includes_stalls,
+        )
+        machine = level(Machine(rule=rule))
+        started = ReadStarted(
+            follower=SECOND, read_id=1, connection=1, offset=Offset(0), parsed_at_ms=100
+        )
+        machine.report(started, now_ms=100)
+        stall = LeaderStalled(Stall(began_at_ms=200, ended_at_ms=900))
+        assert machine.report(stall, now_ms=900) == []
+        return machine
+
+    def served(self, machine: Machine, *, now_ms: int) -> list[Effect]:
+        event = ReadServed(
+            follower=SECOND, read_id=1, leader_end=Offset(0), incarnation=Incarnation(1)
+        )
+        return machine.report(event, now_ms=now_ms)
+
+    def test_design_a_leader_that_did_not_run_stays(self) -> None:
+        assert self.served(self.stalled(includes_stalls=False), now_ms=900) == []
+
+    def test_the_leader_resigns_if_stalls_are_included(self) -> None:
+        machine = self.stalled(includes_stalls=True)
+        assert self.served(machine, now_ms=900) == [Resign(ResignReason.PENDING_IN_STALL)]
+        assert self.served(machine, now_ms=900) == [], "that read is done"
+
+    def test_a_read_that_is_not_done_is_noticed_after_the_drain(self) -> None:
+        machine = self.stalled(includes_stalls=True)
+        assert machine.report(SocketsDrained(), now_ms=901) == [WakeAt(901)]
+        assert machine.report(Woken(), now_ms=901) == [
+            Resign(ResignReason.PENDING_IN_STALL),
+            WakeAt(901 + RESIGN_AGAIN_MS),
+        ]
+        assert self.served(machine, now_ms=950) == [], "it has asked already"
+
+    def test_a_read_that_is_slow_without_the_stall_is_a_slow_read(self) -> None:
+        machine = self.stalled(includes_stalls=True)
+        assert self.served(machine, now_ms=1_301) == [Resign(ResignReason.SLOW_READ)]
+
+    def test_a_short_read_and_a_leader_that_never_resigns(self) -> None:
+        patient = self.stalled(includes_stalls=True, process_time_max_ms=800)
+        assert self.served(patient, now_ms=900) == [], "800 ms are not more than 800"
+        never = self.stalled(includes_stalls=True, process_time_max_ms=None)
+        assert self.served(never, now_ms=2_000) == []
+        assert not never.state.is_read_slow(now_ms=2_000)
 
 
 def test_kafka_checks_every_half_period() -> None:

@@ -60,6 +60,15 @@ class TestWhen:
         follower = reading(5_000).on_leader_stall(stall, forgiven_ms_max=10_000, was_in_sync=True)
         assert resigns_at_ms([follower], process_time_max_ms=500) == 7_501
 
+    def test_a_rule_that_includes_stalls_counts_from_the_request_on(self) -> None:
+        stall = Stall(began_at_ms=5_100, ended_at_ms=7_100)
+        followers = [
+            follower.on_leader_stall(stall, forgiven_ms_max=10_000, was_in_sync=True)
+            for follower in (reading(), reading(5_000, 5_050))
+        ]
+        due_ms = resigns_at_ms(followers, process_time_max_ms=500, includes_stalls=True)
+        assert due_ms == 5_501
+
 
 def resigned(state: PartitionState, *cooling: int) -> PartitionState | None:
     return resign(state, live=ALL_BROKERS, cooling=among(*cooling))

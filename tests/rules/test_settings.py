@@ -9,6 +9,7 @@ import pytest
 from insync.rules.policy import CaughtUp, LagBegin, Messages, Policy, TrueLag
 from insync.rules.refusals import BadSetting
 from insync.rules.settings import (
+    INCLUDED_STALLS_IGNORED,
     MESSAGES_IGNORED,
     POLICY_NAMES,
     PROCESS_TIME_IGNORED,
@@ -96,6 +97,16 @@ def test_a_policy_name_without_a_policy_fails(monkeypatch: pytest.MonkeyPatch) -
 def test_kip_501_process_time_applies_with_the_flag() -> None:
     rule = in_sync_rule(named("true-lag", flag=True, process_ms=1))
     assert (rule.process_time_max_ms, rule.warnings) == (1, ())
+
+
+def test_stalls_are_part_of_the_process_time_only_if_set_and_with_the_flag() -> None:
+    assert not in_sync_rule(named("pending-reads")).process_time_includes_stalls
+    included = replace(named("pending-reads"), follower_fetch_process_time_include_stalls=True)
+    assert in_sync_rule(included).process_time_includes_stalls
+    assert in_sync_rule(included).warnings == ()
+    without_flag = replace(included, replica_in_sync_policy="caught-up")
+    assert not in_sync_rule(without_flag).process_time_includes_stalls
+    assert in_sync_rule(without_flag).warnings == (INCLUDED_STALLS_IGNORED,)
 
 
 @pytest.mark.parametrize("flag", [None, False])

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from insync.rules.move_plan import Move
 from insync.rules.refusals import BadThrottledReplicas
-from insync.rules.throttle_lease import NO_LEASE, Configs, ThrottleLease, end, extend
+from insync.rules.throttle_lease import (
+    NO_LEASE,
+    Configs,
+    ThrottleLease,
+    begin,
+    end,
+    extend,
+    follow_leaders,
+)
+from insync.rules.throttle_settings import Throttle, of_bootstrap
 from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.rules.values import BrokerId, PartitionId
 
@@ -95,6 +104,59 @@ def test_a_list_that_cannot_be_read_is_refused() -> None:
     before = Configs(topics={"t": {LEADER_LIST: "nonsense"}})
     with pytest.raises(BadThrottledReplicas):
         extend(NO_LEASE, ONE_MOVE, bytes_per_s=1, configs=before)
+
+
+def rebuilding(**leaders: int) -> Throttle:
+    """Broker 3 rebuilds its replicas from these leaders, at 1000 B/s."""
+    names = {"t0": T0, "t1": T1, "u0": U0}
+    return of_bootstrap(
+        {names[name]: BrokerId(leader) for name, leader in leaders.items()},
+        BrokerId(3),
+        bytes_per_s=1000,
+        set_on=BrokerId(3),
+    )
+
+
+def test_a_leader_that_leads_since_is_added_and_removed_with_the_rest() -> None:
+    before = Configs(topics={"t": {LEADER_LIST: "9:9"}}, brokers={BrokerId(2): {LEADER_RATE: "7"}})
+    lease, change = begin(rebuilding(t0=1, t1=1), configs=before)
+    during = applied(before, change)
+    assert follow_leaders(lease, rebuilding(t0=1, t1=1), configs=during) is None
+    extension = follow_leaders(lease, rebuilding(t0=2, t1=1), configs=during)
+    assert extension is not None
+    lease, change = extension
+    during = applied(during, change)
+    assert during.topics == {"t": {LEADER_LIST: "0:1,0:2,1:1,9:9", FOLLOWER_LIST: "0:3,1:3"}}
+    assert during.brokers == {
+        1: {LEADER_RATE: "1000"},
+        2: {LEADER_RATE: "1000"},
+        3: {FOLLOWER_RATE: "1000"},
+    }
+    assert follow_leaders(lease, rebuilding(t0=2, t1=1), configs=during) is None
+    assert follow_leaders(lease, rebuilding(t0=1, t1=1), configs=during) is None, "it is listed"
+    after = applied(during, end(lease, configs=during))
+    assert after.topics == before.topics
+    assert after.brokers == {**before.brokers, BrokerId(1): {}, BrokerId(3): {}}
+
+
+def test_what_an_operator_changed_since_is_not_set_again_for_a_new_leader() -> None:
+    lease, during = begin(rebuilding(t0=1, t1=2), configs=NOTHING)
+    during = Configs(
+        topics={"t": {LEADER_LIST: "0:2", FOLLOWER_LIST: "*"}},
+        brokers={**during.brokers, BrokerId(2): {LEADER_RATE: "5"}},
+    )
+    assert follow_leaders(lease, rebuilding(t0=1, t1=2), configs=during) is None
+    assert follow_leaders(lease, rebuilding(t0=2, t1=2), configs=during) is None, "listed by hand"
+    extension = follow_leaders(lease, rebuilding(t0=1, t1=1), configs=during)
+    assert extension is not None
+    assert extension[1] == Configs(topics={"t": {LEADER_LIST: "0:2,1:1", FOLLOWER_LIST: "*"}})
+
+
+def test_a_partition_that_it_follows_since_is_added() -> None:
+    lease, during = begin(rebuilding(t0=1), configs=NOTHING)
+    extension = follow_leaders(lease, rebuilding(t0=1, u0=1), configs=during)
+    assert extension is not None
+    assert extension[1] == Configs(topics={"u": {LEADER_LIST: "0:1", FOLLOWER_LIST: "0:3"}})
 
 
 def test_an_extension_sets_the_rate_everywhere_and_keeps_the_earliest_values() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from insync.rules.move_plan import Move
 from insync.rules.throttle_lease import Configs, begin, end
-from insync.rules.throttle_settings import is_rebuilt_from_leader, of_bootstrap, of_moves
+from insync.rules.throttle_settings import (
+    beyond,
+    is_rebuilt_from_leader,
+    of_bootstrap,
+    of_moves,
+    union,
+)
 from insync.rules.throttled_replicas import FOLLOWER_LIST, FOLLOWER_RATE, LEADER_LIST, LEADER_RATE
 from insync.rules.values import BrokerId, PartitionId
 
@@ -73,3 +79,19 @@ def test_a_follower_of_a_partition_with_other_replicas_is_rebuilt_from_its_leade
     assert not is_rebuilt_from_leader(one, replicas=(one, two), leader=one)
     assert not is_rebuilt_from_leader(two, replicas=(one,), leader=one)
     assert not is_rebuilt_from_leader(two, replicas=(two,), leader=None)
+
+
+def test_a_throttle_is_the_union_of_a_part_and_what_is_beyond_it() -> None:
+    whole = of_bootstrap({T0: ONE, T1: TWO, U0: ONE}, THREE, bytes_per_s=10, set_on=THREE)
+    part = of_bootstrap({T0: ONE}, THREE, bytes_per_s=10, set_on=THREE)
+    rest = beyond(whole, rates=part.rates, lists=part.lists)
+    assert dict(rest.rates) == {(TWO, LEADER_RATE): 10}
+    assert {name: str(each) for name, each in rest.lists.items()} == {
+        ("t", LEADER_LIST): "1:2",
+        ("t", FOLLOWER_LIST): "1:3",
+        ("u", LEADER_LIST): "0:1",
+        ("u", FOLLOWER_LIST): "0:3",
+    }
+    assert union(part, rest) == whole
+    none = beyond(whole, rates=whole.rates, lists=whole.lists)
+    assert (none.rates, none.lists) == ({}, {})

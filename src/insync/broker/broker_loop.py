@@ -8,6 +8,9 @@ Each such callback runs through `run`, which does three things:
    follows from it is done, before the callback sees what waited in sockets and timers. A call
    that may block inside a callback (an append to a slow disk) is followed by `read_clock`, which
    notices a stall in the same way.
+   What the listener does about a stall takes time, with thousands of partitions more than the
+   shortest stall. That time is part of the same stall's aftermath and is not another stall: else
+   handling one would cause the next, for ever.
 3. What follows from the callback (answers to other clients, fetches to wake) is queued with `then`
    and performed in order before `run` returns. So no handler runs inside the stack of another
    one, and nothing waits for a later turn of the loop.
@@ -133,6 +136,7 @@ class BrokerLoop:
             asyncio.get_running_loop().call_soon(self.run, self._on_turn)
         if self.stall_listener is not None:
             self.stall_listener.on_stall(stall)
+            self._now_ms = self.clock_ms()
 
     def _on_turn(self) -> None:
         self._turns_until_drained -= 1
@@ -140,6 +144,8 @@ class BrokerLoop:
             asyncio.get_running_loop().call_soon(self.run, self._on_turn)
         elif self.stall_listener is not None:
             self.stall_listener.on_drained()
+            self._perform_effects()
+            self._now_ms = self.clock_ms()
 
 
 def _nothing() -> None:

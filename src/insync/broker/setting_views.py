@@ -46,6 +46,7 @@ class BrokerSettings:
     connections_max_idle_ms: int
     default_replication_factor: int
     follower_fetch_pending_reads_insync_enable: bool
+    follower_fetch_process_time_include_stalls: bool
     follower_fetch_process_time_max_ms: int
     follower_replication_throttled_rate: int
     leader_imbalance_check_interval_seconds: int

@@ -272,6 +272,14 @@ SETTINGS: Final = _table(
             "Ignored unless pending reads count.",
         ),
         Setting(
+            name="follower.fetch.process.time.include.stalls",
+            default=False,
+            is_dynamic=True,
+            doc="Count stalls of the leader itself (CPU problems, a paused process) towards the "
+            "process time of fetches that it was reading for. By default only the time counts in "
+            "which the leader ran. Ignored unless pending reads count.",
+        ),
+        Setting(
             name="leader.resign.cooldown.ms",
             default=COOLDOWN_MS_DEFAULT,
             maximum=INT_MAX,

@@ -62,6 +62,7 @@ class IsrSettled:
 
 class ResignReason(Enum):
     SLOW_READ = "a read for a follower takes too long"
+    PENDING_IN_STALL = "a follower's fetch took too long, the leader's own stall included"
     STALLED = "the leader stalled for more than half of the last 2 T"
 
 
@@ -168,11 +169,14 @@ class ReadServed:
     log_start: Offset = FIRST_OFFSET
 
     def apply(self, state: Leadership, moment: Moment) -> Leadership:
+        now_ms = moment.now_ms
+        if state.was_pending_too_long(self.follower, read_id=self.read_id, now_ms=now_ms):
+            state = _resign(state, moment)
         served = state.read_served(
             self.follower,
             read_id=self.read_id,
             leader_end=self.leader_end,
-            served_at_ms=moment.now_ms,
+            served_at_ms=now_ms,
             incarnation=self.incarnation,
             log_start=self.log_start,
         )
@@ -370,9 +374,15 @@ def _meet_deadlines(state: Leadership, moment: Moment) -> Leadership:
         moment.effects.append(ProposeIsr(state.isr, due_at_ms))
     resigns_at_ms = state.resigns_at_ms()
     if resigns_at_ms is not None and resigns_at_ms <= now_ms:
-        moment.effects.append(Resign(ResignReason.SLOW_READ))
-        state = replace(state, resigns_from_ms=now_ms + RESIGN_AGAIN_MS)
+        state = _resign(state, moment)
     return state
+
+
+def _resign(state: Leadership, moment: Moment) -> Leadership:
+    is_slow = state.is_read_slow(now_ms=moment.now_ms)
+    reason = ResignReason.SLOW_READ if is_slow else ResignReason.PENDING_IN_STALL
+    moment.effects.append(Resign(reason))
+    return replace(state, resigns_from_ms=moment.now_ms + RESIGN_AGAIN_MS)
 
 
 def _join(state: Leadership, follower: BrokerId, moment: Moment) -> Leadership:

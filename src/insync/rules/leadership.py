@@ -50,6 +50,7 @@ class Rule:
     policy: Policy
     fetch_wait_max_ms: int
     process_time_max_ms: int | None = None  # KIP-501, solution 2; None: a slow leader stays
+    process_time_includes_stalls: bool = False  # the leader's own, while a read is pending
     checks_from_ms: int | None = None  # look for laggards every T/2 from then on, as Kafka does
     ignored_obstacles: frozenset[Obstacle] = frozenset()  # a follower joins in spite of these
 
@@ -428,9 +429,33 @@ class Leadership:
         if self.rule.process_time_max_ms is None:
             return None
         due_ms = resigns_at_ms(
-            self.followers.values(), process_time_max_ms=self.rule.process_time_max_ms
+            self.followers.values(),
+            process_time_max_ms=self.rule.process_time_max_ms,
+            includes_stalls=self.rule.process_time_includes_stalls,
         )
         return None if due_ms is None else max(due_ms, self.resigns_from_ms)
+
+    def is_read_slow(self, *, now_ms: int) -> bool:
+        """Whether a read takes too long without the leader's stalls: then its disk is slow."""
+        limit_ms = self.rule.process_time_max_ms
+        if limit_ms is None:
+            return False
+        due_ms = resigns_at_ms(self.followers.values(), process_time_max_ms=limit_ms)
+        return due_ms is not None and due_ms <= now_ms
+
+    def was_pending_too_long(self, broker: BrokerId, *, read_id: int, now_ms: int) -> bool:
+        """Whether this read took too long with the leader's stalls, by a rule that includes them.
+
+        Deadlines are not met before the sockets are drained, and a read that was done meanwhile
+        takes effect before.
+        """
+        limit_ms = self.rule.process_time_max_ms
+        if limit_ms is None or not self.rule.process_time_includes_stalls:
+            return False
+        read = self.followers[broker].reads.find(read_id)
+        if read is None or now_ms < self.resigns_from_ms:
+            return False
+        return now_ms - read.began_at_ms > limit_ms
 
     def noticed_at_ms(self, due_ms: int, *, now_ms: int) -> int:
         """When a deadline is acted on: at once, or at Kafka's next check.

@@ -12,7 +12,8 @@ evicted. Three limits keep this honest:
 
 Every read is timed, holding or not, because solution 2 (`resignation.py`) asks how long the
 leader has been at it. The time starts when the request is parsed: waiting for a reader thread
-is the leader's slowness too.
+is the leader's slowness too. A stall of the leader itself is left out of that time, unless
+`follower.fetch.process.time.include.stalls` says otherwise.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Read:
     read_id: int  # unique among this follower's reads under way
     connection: int
     offset: Offset
-    parsed_at_ms: int
+    parsed_at_ms: int  # stalls of the leader since then are left out: they move it forward
+    began_at_ms: int  # the same with stalls counted
     holds: bool  # keeps its follower in the ISR
 
 
@@ -47,6 +49,10 @@ class PendingReads:
     @property
     def oldest_parsed_at_ms(self) -> int | None:
         return min((read.parsed_at_ms for read in self.reads), default=None)
+
+    @property
+    def oldest_began_at_ms(self) -> int | None:
+        return min((read.began_at_ms for read in self.reads), default=None)
 
     def begin(
         self,
@@ -65,6 +71,7 @@ class PendingReads:
             connection=connection,
             offset=offset,
             parsed_at_ms=parsed_at_ms,
+            began_at_ms=parsed_at_ms,
             holds=holds,
         )
         return PendingReads((*self.reads, read))

@@ -2,7 +2,10 @@
 
 A leader resigns when serving one follower fetch takes longer than
 `follower.fetch.process.time.max.ms`, noticed while the read is still running, or when it stalled
-for most of the time (`stalls.py`). Leadership moves to an in-sync replica and the old leader goes
+for most of the time (`stalls.py`). A stall of the leader during a read is not the disk's slowness
+and is left out, unless the rule includes stalls: KIP-501 names "intermittent CPU issues" beside
+memory and disk. Then a fetch that was pending in a stall counts as slow even if its read was done
+by the time the leader ran again. Leadership moves to an in-sync replica and the old leader goes
 last in the ISR.
 
 The document warns of thrashing when slowness moves from broker to broker. Two limits:
@@ -30,13 +33,15 @@ COOLDOWN_MS_DEFAULT = 60_000
 NOTHING_TAKEN_OVER: Mapping[BrokerId, int] = {}
 
 
-def resigns_at_ms(followers: Iterable[Follower], *, process_time_max_ms: int) -> int | None:
+def resigns_at_ms(
+    followers: Iterable[Follower], *, process_time_max_ms: int, includes_stalls: bool = False
+) -> int | None:
     """The first millisecond at which a read has taken more than the time allowed."""
-    began = [
-        follower.reads.oldest_parsed_at_ms
+    oldest = [
+        follower.reads.oldest_began_at_ms if includes_stalls else follower.reads.oldest_parsed_at_ms
         for follower in followers
-        if follower.reads.oldest_parsed_at_ms is not None
     ]
+    began = [at_ms for at_ms in oldest if at_ms is not None]
     return min(began) + process_time_max_ms + 1 if began else None
 
 

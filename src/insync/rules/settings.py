@@ -17,6 +17,11 @@ PROCESS_TIME_IGNORED = (
     "follower.fetch.pending.reads.insync.enable=true"
 )
 
+INCLUDED_STALLS_IGNORED = (
+    "follower.fetch.process.time.include.stalls is ignored: it applies only with "
+    "follower.fetch.pending.reads.insync.enable=true"
+)
+
 MESSAGES_IGNORED = (
     "replica.lag.max.messages is ignored: it applies only with replica.in.sync.policy=messages"
 )
@@ -32,6 +37,7 @@ class InSyncSettings:
     replica_fetch_wait_max_ms: int = 500
     follower_fetch_pending_reads_insync_enable: bool | None = None
     follower_fetch_process_time_max_ms: int | None = None
+    follower_fetch_process_time_include_stalls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,7 @@ class InSyncRule:
 
     policy: Policy
     process_time_max_ms: int | None
+    process_time_includes_stalls: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -67,15 +74,19 @@ def in_sync_rule(settings: InSyncSettings) -> InSyncRule:
     warnings: list[str] = []
     if settings.replica_lag_max_messages is not None and name != "messages":
         warnings.append(MESSAGES_IGNORED)
+    includes_stalls = settings.follower_fetch_process_time_include_stalls
     if not holds:
         if process_time_max_ms is not None:
             warnings.append(PROCESS_TIME_IGNORED)
+        if includes_stalls:
+            warnings.append(INCLUDED_STALLS_IGNORED)
         process_time_max_ms = None
     elif process_time_max_ms is None:
         process_time_max_ms = PROCESS_TIME_MAX_MS_DEFAULT
     return InSyncRule(
         policy=_policy(settings, holds=holds),
         process_time_max_ms=process_time_max_ms,
+        process_time_includes_stalls=holds and includes_stalls,
         warnings=tuple(warnings),
     )
 

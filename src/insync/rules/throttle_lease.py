@@ -18,7 +18,7 @@ from typing import Final
 
 from insync.rules.move_plan import Move, TopicPartition, brokers_involved
 from insync.rules.refusals import BadThrottledReplicas
-from insync.rules.throttle_settings import Throttle, of_moves
+from insync.rules.throttle_settings import Throttle, beyond, of_moves
 from insync.rules.throttled_replicas import EveryReplica, SomeReplicas, parse
 from insync.rules.values import BrokerId
 
@@ -86,6 +86,21 @@ def extend(
 def begin(throttle: Throttle, *, configs: Configs) -> tuple[ThrottleLease, Configs]:
     """A lease for no moves; returns whose settings change, and to what."""
     return _with(NO_LEASE, throttle, partitions=frozenset(), configs=configs)
+
+
+def follow_leaders(
+    lease: ThrottleLease, throttle: Throttle, *, configs: Configs
+) -> tuple[ThrottleLease, Configs] | None:
+    """Add what of this throttle the lease never set; None if there is nothing.
+
+    Other leaders lead since. What the lease did set is left alone: an operator may have changed it.
+    """
+    added = {name: listed.added for name, listed in lease.lists.items()}
+    new = beyond(throttle, rates=lease.rates, lists=added)
+    if not new.rates and not new.lists:
+        return None
+    extended, change = _with(lease, new, partitions=lease.partitions, configs=configs)
+    return None if extended == lease else (extended, change)
 
 
 def _with(

@@ -12,6 +12,7 @@ from insync.rules.throttled_replicas import (
     FOLLOWER_RATE,
     LEADER_LIST,
     LEADER_RATE,
+    NO_REPLICAS,
     SomeReplicas,
 )
 from insync.rules.values import BrokerId
@@ -75,6 +76,30 @@ def of_bootstrap(
     for leader in sorted({each for each in leaders.values() if each is not None}):
         rates[leader, LEADER_RATE] = bytes_per_s
     return Throttle(rates=rates, lists=_lists(copies))
+
+
+def beyond(
+    throttle: Throttle,
+    *,
+    rates: Collection[tuple[BrokerId, str]],
+    lists: Mapping[tuple[str, str], SomeReplicas],
+) -> Throttle:
+    """What of the throttle is neither in these rates nor in these lists."""
+    new = {
+        name: SomeReplicas(each.replicas - lists.get(name, NO_REPLICAS).replicas)
+        for name, each in throttle.lists.items()
+    }
+    return Throttle(
+        rates={key: rate for key, rate in throttle.rates.items() if key not in rates},
+        lists={name: each for name, each in new.items() if each.replicas},
+    )
+
+
+def union(throttle: Throttle, more: Throttle) -> Throttle:
+    lists = dict(throttle.lists)
+    for name, each in more.lists.items():
+        lists[name] = SomeReplicas(lists.get(name, NO_REPLICAS).replicas | each.replicas)
+    return Throttle(rates={**throttle.rates, **more.rates}, lists=lists)
 
 
 def _lists(moving: Mapping[TopicPartition, Move]) -> dict[tuple[str, str], SomeReplicas]:

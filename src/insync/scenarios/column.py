@@ -7,6 +7,7 @@ A column's name is a policy, then what it does differently, after slashes:
     no-epoch-start      lets a follower in that is below the start of the leader's epoch
     no-stall-rule       counts the leader's stalls as its followers' lag, as Apache Kafka does
     resigns             applies `process-time-max-ms`: KIP-501's second solution
+    includes-stalls     counts the leader's stalls towards that time
 
 A driver of the leader's state machine (`rules.leader_machine`). Here the store commits every
 proposal at once, and every read of the leader's log is whole.
@@ -56,7 +57,14 @@ from insync.scenarios.text import BadScenario, Scenario
 from insync.scenarios.timeline import Cell, CellPart, Mood
 
 VARIANTS: Final = frozenset(
-    {"half-period", "joins-at-watermark", "no-epoch-start", "no-stall-rule", "resigns"}
+    {
+        "half-period",
+        "includes-stalls",
+        "joins-at-watermark",
+        "no-epoch-start",
+        "no-stall-rule",
+        "resigns",
+    }
 )
 IGNORED_BY: Final[Mapping[str, Obstacle]] = {
     "joins-at-watermark": Obstacle.LAGGING,
@@ -92,6 +100,7 @@ class Column:
             policy=policy,
             fetch_wait_max_ms=fetch_wait_max_ms,
             process_time_max_ms=process_time_max_ms if "resigns" in variants else None,
+            process_time_includes_stalls="includes-stalls" in variants,
             checks_from_ms=0 if "half-period" in variants else None,
             ignored_obstacles=frozenset(
                 IGNORED_BY[variant] for variant in variants if variant in IGNORED_BY
@@ -162,7 +171,8 @@ class Column:
                 incarnation=self.registered[broker],
             )
         )
-        self.log_ends[broker] = self.term.followers[broker].end
+        if broker in self.term.followers:  # else the leader has just handed over to it
+            self.log_ends[broker] = self.term.followers[broker].end
 
     def read_failed(self, broker: BrokerId, *, now_ms: int) -> None:
         self.now_ms = now_ms

@@ -290,6 +290,30 @@ def test_a_resignation_of_another_term_or_topic_is_not_granted(
     play(scenario, settings=SOLUTION_2)
 
 
+@pytest.mark.parametrize("includes_stalls", [False, True])
+def test_a_leader_that_stalled_during_a_read_resigns_only_if_stalls_are_included(
+    *, includes_stalls: bool
+) -> None:
+    """The read takes 300 ms, and the leader does not run for 700 ms meanwhile."""
+
+    async def scenario(cluster: Cluster) -> None:
+        began_ms = await begin_a_slow_read(cluster, read_s=0.3)
+        cluster.pause(1)
+        await asyncio.sleep(0.7)
+        cluster.resume(1)
+        if includes_stalls:
+            moved_ms = await until(lambda: state_of(cluster)["leader"] != 1)
+            assert moved_ms <= began_ms + 1_000
+            assert isr_of(cluster) == [1, 2, 3]
+        else:
+            await stays(lambda: state_of(cluster)["leader"] == 1, for_s=5.0)
+        await until(lambda: replica_of(cluster, 2).log.end == 11)
+
+    value = str(includes_stalls).lower()
+    settings = SOLUTION_2 | {"follower.fetch.process.time.include.stalls": value}
+    play(scenario, settings=settings)
+
+
 # The leader's own stalls. Here the lag time is 1500 ms and a session lasts 2000.
 
 

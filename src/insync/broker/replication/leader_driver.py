@@ -75,6 +75,8 @@ class LeaderDriver:
         self._view = view
         self._loop = loop
         self._recorder = recorder
+        self._short_stall: Stall | None = None  # until the sockets are drained
+        self._drains: dict[Replica, None] = {}  # nothing is due there until the sockets are drained
         self._commits = IsrCommits(store, view, loop, self._refuse, self.read_state)
         self._resignations = ResignationRequests(
             broker=broker,
@@ -199,19 +201,33 @@ class LeaderDriver:
         self._record_rule(replica, now_ms=now_ms)
 
     def on_stall(self, led: Iterable[Replica], stall: Stall) -> None:
-        """This broker did not run. Comes before anything that waited meanwhile."""
-        replicas = [replica for replica in led if replica.term is not None]
-        limits_ms = {replica.term.policy.lag_time_max_ms for replica in replicas if replica.term}
-        self._resignations.on_stall(
-            stall,
-            [
-                limit_ms
-                for limit_ms in limits_ms
-                if is_stall(stall.length_ms, lag_time_max_ms=limit_ms)
-            ],
-        )
+        """This broker did not run. Comes before anything that waited meanwhile.
+
+        Under a lag limit for which the stall is too short it changes no time, and only keeps
+        deadlines from being met before the sockets are drained. So a partition hears of it when
+        it has a deadline then (`_hold_deadlines`), which few of thousands have.
+        """
+        limit_by_replica_ms = {
+            replica: replica.term.policy.lag_time_max_ms
+            for replica in led
+            if replica.term is not None
+        }
+        limits_ms = set(limit_by_replica_ms.values())
+        counting_ms = {
+            limit_ms
+            for limit_ms in limits_ms
+            if is_stall(stall.length_ms, lag_time_max_ms=limit_ms)
+        }
+        if limits_ms - counting_ms:
+            self._short_stall = stall
+        if not counting_ms:
+            return
+        self._resignations.on_stall(stall, sorted(counting_ms))
         extended = 0
-        for replica in replicas:
+        for replica, limit_ms in limit_by_replica_ms.items():
+            if limit_ms not in counting_ms:
+                continue
+            self._drains[replica] = None
             self.report(replica, LeaderStalled(stall), now_ms=stall.ended_at_ms)
             if replica.term is not None and replica.term.draining is Draining.AFTER_STALL:
                 extended += 1
@@ -223,13 +239,21 @@ class LeaderDriver:
                 extended,
             )
 
-    def on_drained(self, led: Iterable[Replica], *, now_ms: int) -> None:
+    def on_drained(self, *, now_ms: int) -> None:
         """What waited in the sockets is read: from now on deadlines count again."""
-        for replica in list(led):
+        self._short_stall = None
+        drains, self._drains = self._drains, {}
+        for replica in drains:
             term = replica.term
             if term is not None and term.draining is not Draining.NO:
                 recent = self._resignations.stalls_of(term.policy.lag_time_max_ms)
                 self.report(replica, SocketsDrained(recent), now_ms=now_ms)
+
+    def _hold_deadlines(self, replica: Replica, term: Leadership, stall: Stall) -> None:
+        """Something is due after a stall too short to count: not before the sockets are drained."""
+        if not is_stall(stall.length_ms, lag_time_max_ms=term.policy.lag_time_max_ms):
+            self._drains[replica] = None
+            self.report(replica, LeaderStalled(stall), now_ms=stall.ended_at_ms)
 
     def report(self, replica: Replica, event: Event, *, now_ms: int | None = None) -> None:
         """Report an event to the machine of a led partition, and perform what follows from it."""
@@ -238,8 +262,11 @@ class LeaderDriver:
         before = replica.term
         if before is None:
             return  # this broker no longer leads it
-        if before.wake_at_ms <= now_ms and not isinstance(event, Woken | LeaderStalled):
-            self._meet_deadlines(replica, now_ms=now_ms)
+        if before.wake_at_ms <= now_ms and not isinstance(event, LeaderStalled):
+            if self._short_stall is not None and before.draining is Draining.NO:
+                self._hold_deadlines(replica, before, self._short_stall)
+            if not isinstance(event, Woken):
+                self._meet_deadlines(replica, now_ms=now_ms)
             before = replica.term
             if before is None:
                 return  # what was due ended the term

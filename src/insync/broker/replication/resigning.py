@@ -76,10 +76,18 @@ class ResignationRequests:
         if reason is ResignReason.STALLED:
             span_ms = 2 * term.policy.lag_time_max_ms
             why = f"its event loop did not run for more than half of the last {span_ms} ms"
-            self._ask(replica, why, silent=NO_BROKERS)  # who did not fetch was not heard either
+            # It read no fetch meanwhile, so no follower counts as silent.
+            self._ask(replica, why, silent=NO_BROKERS)
             return
         limit_ms = term.rule.process_time_max_ms
         assert limit_ms is not None, "a read was found too slow"
+        if reason is ResignReason.PENDING_IN_STALL:
+            why = (
+                f"a follower's fetch was pending for more than {limit_ms} ms, stalls of this leader"
+                " included (follower.fetch.process.time.include.stalls)"
+            )
+            self._ask(replica, why, silent=NO_BROKERS)
+            return
         why = (
             f"a read for {_longest_waiting_follower(term)} has taken more than"
             f" {limit_ms} ms (follower.fetch.process.time.max.ms)"
