@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from insync.broker.admin.describe_replicas import BARS
 from insync.rules.membership import Obstacle
 from insync.wire.describe_replicas import (
+    NONE,
     Flag,
     FollowerSeen,
     Obstacles,
@@ -49,9 +50,9 @@ partitions = st.builds(
     int64s,
     int64s,
     st.lists(followers, max_size=3).map(tuple),
+    int64s,
+    int64s,
 )
-offline = st.builds(OfflineSeen, names, int32s, int64s, int64s, st.booleans(), names)
-
 offline = st.builds(OfflineSeen, names, int32s, int64s, int64s, st.booleans(), names)
 
 
@@ -71,8 +72,15 @@ def test_requests(topics: list[str] | None) -> None:
     )
 )
 def test_responses(seen: ReplicasSeen) -> None:
-    assert read_response(b"head" + write_response(seen, 1), 4) == seen
-    assert read_response(b"head" + write_response(seen, 0), 4) == seen._replace(offline=())
+    assert read_response(b"head" + write_response(seen, 2), 4) == seen
+    without_bytes_in = seen._replace(
+        partitions=tuple(
+            each._replace(bytes_in=NONE, bytes_in_over_ms=NONE) for each in seen.partitions
+        )
+    )
+    assert read_response(b"head" + write_response(seen, 1), 4) == without_bytes_in
+    without_both = without_bytes_in._replace(offline=())
+    assert read_response(b"head" + write_response(seen, 0), 4) == without_both
 
 
 def test_the_layout() -> None:
@@ -88,6 +96,9 @@ def test_the_layout() -> None:
         + pack(">qqi", 30_000, 500, 1)
         + pack(">iBBqqqqqiq", 2, 5, 0, 7, 12, 300, 40, 9, 1, 35)
     )
+    part = part._replace(bytes_in=6_000, bytes_in_over_ms=10_000)
+    seen = ReplicasSeen(0, (part, part))
+    assert write_response(seen, 2) == write_response(seen, 1) + 2 * pack(">qq", 6_000, 10_000)
     assert write_request(None) == b"\xff\xff\xff\xff"
     assert write_request(["ab"]) == pack(">ih", 1, 2) + b"ab"
 

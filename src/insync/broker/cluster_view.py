@@ -36,7 +36,8 @@ class ClusterView:
         self.controller: BrokerId | None = None
         self._current_from_s = float("-inf")
         self._next_change = asyncio.Event()
-        # Told first, since the others act by settings: which topics' changed, or None: all may.
+        # Called before `listeners`, which read settings, with the topics whose settings changed;
+        # None if any may have changed.
         self.config_listeners: list[Callable[[AbstractSet[str] | None], None]] = []
         self._changed_configs: set[str | None] = set()  # topics; None: a broker's
         self.listeners: list[Callable[[set[TopicPartition], bool], None]] = []

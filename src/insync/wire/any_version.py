@@ -15,6 +15,8 @@ from typing import Any, get_args
 
 from kio.schema.errors import ErrorCode
 
+from insync.wire.entity_writers import EncodedArray
+
 Values = Mapping[str, Any]
 
 _BLANKS: tuple[tuple[type, object], ...] = (
@@ -38,7 +40,7 @@ def build(entity: Any, values: Values) -> Any:
 
 
 def _built(nested: Any, value: Any) -> Any:
-    if nested is None or value is None:
+    if nested is None or value is None or isinstance(value, EncodedArray):
         return value
     if isinstance(value, Mapping):
         return build(nested, value)

@@ -72,7 +72,7 @@ SUPPORTED: Final[Mapping[Api, range]] = MappingProxyType(
         Api.DESCRIBE_CLUSTER: _through(0, 2),
         Api.DESCRIBE_TOPIC_PARTITIONS: _through(0, 0),
         Api.BROKER_HELLO: _through(0, 0),
-        Api.DESCRIBE_REPLICAS: _through(0, 1),
+        Api.DESCRIBE_REPLICAS: _through(0, 2),
         Api.START_MOVES: _through(0, 0),
         Api.HOLD_THROTTLE: _through(0, 0),
     }

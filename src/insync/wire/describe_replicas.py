@@ -14,6 +14,8 @@ Times are durations in milliseconds up to the response, never times of a clock.
               from version 1 on: offline array of the broker's own replicas that cannot lead:
                 topic string, partition int32, end int64, high_watermark int64, damaged uint8,
                 reason string
+              from version 2 on: for each of the partitions, in their order (without a count):
+                bytes_in int64, bytes_in_over_ms int64
 
 -1 is "not known" or "none". Bits in `flags` and `obstacles` never change their meaning.
 """
@@ -39,10 +41,12 @@ from insync.wire.primitives import (
 
 NONE: Final = -1
 OFFLINE_FROM: Final = 1  # the version
+BYTES_IN_FROM: Final = 2  # the version
 TOPICS_MAX: Final = 100_000
 
 _HEAD: Final = Struct(">iiqq")
 _LIMITS: Final = Struct(">qq")
+_BYTES_IN: Final = Struct(">qq")
 _OFFLINE: Final = Struct(">iqqB")
 _FOLLOWER: Final = Struct(">iBBqqqqqiq")
 
@@ -95,6 +99,8 @@ class PartitionSeen(NamedTuple):
     lag_time_max_ms: int
     fetch_wait_max_ms: int
     followers: tuple[FollowerSeen, ...]
+    bytes_in: int = NONE  # what producers appended lately
+    bytes_in_over_ms: int = NONE  # in how long
 
 
 class OfflineSeen(NamedTuple):
@@ -159,6 +165,8 @@ def write_response(seen: ReplicasSeen, version: int = 0) -> bytes:
                 _OFFLINE.pack(*offline[1:5]),
                 string_bytes(offline.reason, flexible=False),
             ]
+    if version >= BYTES_IN_FROM:
+        out += [_BYTES_IN.pack(each.bytes_in, each.bytes_in_over_ms) for each in seen.partitions]
     return b"".join(out)
 
 
@@ -171,11 +179,16 @@ def read_response(data: memoryview, at: int) -> tuple[ReplicasSeen, int]:
         partition_seen, at = _read_partition(data, at)
         partitions.append(partition_seen)
     offline = []
-    if at < len(data):  # version 1
+    if at < len(data):  # from version 1 on
         count, at = read_count(data, at, flexible=False)
         for _ in range(count):
             offline_seen, at = _read_offline(data, at)
             offline.append(offline_seen)
+    if at < len(data):  # from version 2 on
+        for index, partition_seen in enumerate(partitions):
+            bytes_in, over_ms = _BYTES_IN.unpack_from(data, at)
+            partitions[index] = partition_seen._replace(bytes_in=bytes_in, bytes_in_over_ms=over_ms)
+            at += _BYTES_IN.size
     return ReplicasSeen(error_code, tuple(partitions), tuple(offline)), at
 
 

@@ -22,6 +22,13 @@ from insync.wire.primitives import NO_TAGS, length_bytes, string_bytes, tagged, 
 Writer = Callable[[Any], bytes]
 _FieldAndWriter = tuple[Callable[[Any], Any], Writer]
 
+
+class EncodedArray(bytes):
+    """An array that is written already, its length included, in the version of its message."""
+
+    __slots__ = ()
+
+
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NULL_ENTITY: Final = b"\xff"
 _ENTITY_FOLLOWS: Final = b"\x01"
@@ -85,7 +92,7 @@ def _tags(entity: Any, by_tag: Iterable[tuple[int, str, Any, Writer]]) -> bytes:
 
 def _field_writer(field: FieldSchema, *, flexible: bool) -> Writer:
     if field.is_array and field.kafka_type == "int32":
-        return _int32_array_writer(flexible=flexible)
+        return int32_array_writer(flexible=flexible)
     if field.is_array:
         element = _element_writer(field, flexible=flexible, nullable=False)
         return _array_writer(element, flexible=flexible)
@@ -112,12 +119,14 @@ def _array_writer(element: Writer, *, flexible: bool) -> Writer:
     def write(values: Any) -> bytes:
         if values is None:
             return length_bytes(-1, flexible=flexible)
+        if isinstance(values, EncodedArray):
+            return values
         return length_bytes(len(values), flexible=flexible) + b"".join(map(element, values))
 
     return write
 
 
-def _int32_array_writer(*, flexible: bool) -> Writer:
+def int32_array_writer(*, flexible: bool) -> Writer:
     def write(values: Any) -> bytes:
         if values is None:
             return length_bytes(-1, flexible=flexible)

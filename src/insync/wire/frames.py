@@ -16,7 +16,7 @@ FRAME_BYTES_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
 BATCH_BYTES_MAX: Final = FRAME_BYTES_MAX
 """The largest batch that a topic may allow: larger ones could not be replicated."""
 REPLICATION_FRAME_BYTES_MAX: Final = BATCH_BYTES_MAX + (32 << 20)
-"""A follower's answer holds at least one batch, beside what it says of every other partition."""
+"""A follower's response has at least one batch, beside what it says of every other partition."""
 LENGTH_BYTES: Final = 4
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"

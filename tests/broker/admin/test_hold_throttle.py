@@ -23,6 +23,7 @@ from support.sim.few_brokers import (
     isr_of,
     node_of,
     play,
+    state_of,
     stays,
     topic,
     until,
@@ -99,6 +100,31 @@ def test_a_held_throttle_lasts_while_it_is_renewed_through_any_broker() -> None:
             assert await hold(cluster, of=number) == HELD
         assert len(leases(cluster)) == 1
         await until(lambda: is_gone(cluster), within_s=HOLD_MS / 1_000 + SOON_S)
+
+    play(scenario)
+
+
+def test_a_renewal_adds_a_leader_that_leads_since() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE, THREE, TWO))
+        await hold(cluster, of=2)
+        assert throttles(cluster) == OF_TWO
+        cluster.kill(1)
+        await until(lambda: state_of(cluster)["leader"] == THREE)
+        await asyncio.sleep(SOON_S)
+        assert throttles(cluster) == OF_TWO
+        assert await hold(cluster, of=3) == HELD
+        both = {
+            **OF_TWO,
+            "/config/brokers/3": {LEADER_RATE: "1000"},
+            "/config/topics/t": {LEADER_LIST: "0:1,0:3", FOLLOWER_LIST: "0:2"},
+        }
+        assert throttles(cluster) == both
+        assert await hold(cluster, of=3) == HELD
+        assert throttles(cluster) == both
+        assert len(leases(cluster)) == 1
+        assert await let_go(cluster, of=3) == GONE
+        assert is_gone(cluster)
 
     play(scenario)
 

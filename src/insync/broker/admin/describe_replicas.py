@@ -74,7 +74,7 @@ class DescribeReplicas:
 
     def _describe_offline(self, key: TopicPartition) -> list[OfflineSeen]:
         replica, directory = self._replicas.partitions.get(key), self._replicas.directory
-        held = directory.held.get(key)
+        held = directory.replica_checkpoint.get(key)
         end, high_watermark = 0, 0 if held is None else held.high_watermark
         if replica is None:
             reason, is_damaged = directory.unopened.get(key), False
@@ -103,6 +103,7 @@ def describe_partition(
     sessions = replica.session_fetched_at_ms
     deadlines = term.deadlines(sessions)
     topic, number = replica.key
+    bytes_in = replica.inbound.read(now_ms)
     return PartitionSeen(
         topic=topic,
         partition=number,
@@ -128,6 +129,8 @@ def describe_partition(
             )
             for broker, follower in term.followers.items()
         ),
+        bytes_in=bytes_in.bytes,
+        bytes_in_over_ms=bytes_in.over_ms,
     )
 
 

@@ -14,6 +14,7 @@ from insync.broker.admin.described_partition import (
 from insync.broker.cluster_view import ClusterView, TopicPartition
 from insync.metadata.errors import BadTopicName
 from insync.metadata.paths import checked_topic_name
+from insync.rules.values import BrokerId
 from insync.wire.any_version import Values
 
 PARTITIONS_MAX: Final = 2_000  # in one answer, whatever limit the client asks for; Kafka's default
@@ -33,7 +34,7 @@ class DescribeTopicPartitions:
                 return {"topics": [_error(name, ErrorCode.invalid_request) for name in refused]}
             names = [name for name in names if name >= cursor.topic_name]
         remaining = max(1, min(PARTITIONS_MAX, request.response_partition_limit))
-        offline = reported_offline(self._view)
+        offline, live = reported_offline(self._view), self._view.live
         described: list[Values] = []
         for name in names:
             topic = self._view.topics.get(name)
@@ -51,7 +52,7 @@ class DescribeTopicPartitions:
                     "topic_id": topic.topic_id,
                     "is_internal": name.startswith("__"),
                     "partitions": [
-                        self._describe_partition((name, number), offline)
+                        self._describe_partition((name, number), offline, live)
                         for number in range(first, last)
                     ],
                 }
@@ -61,9 +62,11 @@ class DescribeTopicPartitions:
                 return _page(described, next_topic=name, next_partition=last)
         return {"topics": described, "next_cursor": None}
 
-    def _describe_partition(self, key: TopicPartition, offline: OfflineByPath) -> Values:
+    def _describe_partition(
+        self, key: TopicPartition, offline: OfflineByPath, live: frozenset[BrokerId]
+    ) -> Values:
         return {
-            **describe_partition(self._view, key, offline),
+            **describe_partition(self._view, key, offline, live),
             "eligible_leader_replicas": self._view.states[key].eligible,
             "last_known_elr": (),
         }

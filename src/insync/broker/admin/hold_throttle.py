@@ -1,8 +1,9 @@
 """HoldThrottle: a throttle for a broker that rebuilds its replicas, while a tool renews it.
 
 The first request writes the throttled-replica lists, the rates, the lease, and a small *hold* node.
-A renewal writes the hold again and nothing else, so a rate that an operator changed meanwhile
-stays. The controller ends the lease when the hold has not been written for too long.
+A renewal writes the hold again, and adds leaders that lead since to the lists and the rates. What
+the lease has set before is left alone, so a rate that an operator changed meanwhile stays. The
+controller ends the lease when the hold has not been written for too long.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from insync.metadata.store import Create, Entry, Operation, Write
 from insync.metadata.throttle_leases import current_lease, end_step, hold_of_lease
 from insync.rules.move_plan import TopicPartition
 from insync.rules.refusals import BadThrottledReplicas
-from insync.rules.throttle_lease import HOLD_MS, begin
-from insync.rules.throttle_settings import is_rebuilt_from_leader, of_bootstrap
+from insync.rules.throttle_lease import HOLD_MS, begin, follow_leaders
+from insync.rules.throttle_settings import Throttle, is_rebuilt_from_leader, of_bootstrap
 from insync.rules.values import BrokerId, PartitionId
 from insync.wire import holds as wire
 from insync.wire.holds import NO_THROTTLE, ThrottleHeld
@@ -76,7 +77,8 @@ class HoldThrottle:
         if lease is not None and hold is not None and _holder_of(hold) == request.holder:
             if is_release:
                 return end_step(self._store, lease.path, lease.version, decode_lease(lease.value))
-            return [Write(hold.path, hold.value, hold.version)]
+            renewal = Write(hold.path, hold.value, hold.version)
+            return [renewal, *self._extend(request, lease, ThrottleHold.decode(hold.value).broker)]
         if is_release:
             return []  # it has ended already
         if hold is not None:
@@ -93,21 +95,44 @@ class HoldThrottle:
             )
         return self._begin(request)
 
-    def _begin(self, request: wire.HoldThrottle) -> list[Operation]:
-        broker = BrokerId(request.broker)
+    def _throttle(self, request: wire.HoldThrottle, broker: BrokerId) -> Throttle | None:
+        """By the leaders of now; None if the broker follows no partition."""
         leaders: dict[TopicPartition, BrokerId | None] = {
             (topic, PartitionId(number)): state.leader
             for (topic, number), state in self._view.states.items()
             if is_rebuilt_from_leader(broker, replicas=state.replicas, leader=state.leader)
         }
         if not leaders:
+            return None
+        return of_bootstrap(
+            leaders, broker, bytes_per_s=request.throttle_bytes_per_s, set_on=broker
+        )
+
+    def _extend(
+        self, request: wire.HoldThrottle, entry: Entry, broker: BrokerId
+    ) -> list[Operation]:
+        throttle = self._throttle(request, broker)
+        if throttle is None:
+            return []
+        lease = decode_lease(entry.value)
+        configs = configs_of(self._store, topics=throttle.topics, brokers=throttle.brokers)
+        try:
+            extension = follow_leaders(lease, throttle, configs=configs)
+            if extension is None:
+                return []
+            number, count_request = next_lease_number(self._store)
+            return [count_request, *lease_operations(self._store, entry, number, *extension)]
+        except (BadThrottledReplicas, MoveRefused):
+            return []  # a list that an operator set since, or too long: the throttle is renewed
+
+    def _begin(self, request: wire.HoldThrottle) -> list[Operation]:
+        broker = BrokerId(request.broker)
+        throttle = self._throttle(request, broker)
+        if throttle is None:
             raise MoveRefused(
                 ErrorCode.invalid_request,
                 f"broker {broker} follows no partition; there is nothing to throttle",
             )
-        throttle = of_bootstrap(
-            leaders, broker, bytes_per_s=request.throttle_bytes_per_s, set_on=broker
-        )
         configs = configs_of(self._store, topics=throttle.topics, brokers=throttle.brokers)
         try:
             lease, change = begin(throttle, configs=configs)

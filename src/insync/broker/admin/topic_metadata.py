@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -9,16 +10,18 @@ from kio.schema.errors import ErrorCode
 
 from insync.broker.admin.described_partition import (
     OfflineByPath,
-    describe_partition,
+    offline_replicas,
     reported_offline,
 )
 from insync.broker.admin.topics import RequestedTopic, TopicRefused, Topics
-from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.cluster_view import ClusterView
 from insync.broker.server.describe_cluster import controller_id
 from insync.broker.settings import Settings
 from insync.wire.any_version import Values
+from insync.wire.metadata import MetadataPartition, write_metadata_partitions
 
 TOPIC_ID_FROM_VERSION: Final = 12  # versions 10 and 11 have the field but ignore it (KAFKA-13270)
+NO_LEADER: Final = -1
 
 
 class Metadata:
@@ -33,9 +36,12 @@ class Metadata:
     async def answer(self, request: Any) -> Values:
         await self._view.wait_until_current()
         requested = request.topics
+        version: int = request.__version__
         offline = reported_offline(self._view)
-        if requested is None or (request.__version__ == 0 and not requested):
-            described = [self._describe(name, offline) for name in sorted(self._view.topics)]
+        if requested is None or (version == 0 and not requested):
+            described = [
+                self._describe(name, offline, version) for name in sorted(self._view.topics)
+            ]
         else:
             may_create = getattr(request, "allow_auto_topic_creation", True)
             count_before = len(self._view.topics)
@@ -71,7 +77,7 @@ class Metadata:
                     "name": None,
                 }
         if name in self._view.topics:
-            return self._describe(name, offline)
+            return self._describe(name, offline, requested.__version__)
         if not may_create or not self._settings.broker.auto_create_topics_enable:
             return {"error_code": ErrorCode.unknown_topic_or_partition, "name": name}
         try:
@@ -79,9 +85,9 @@ class Metadata:
         except TopicRefused as refused:
             if refused.code is not ErrorCode.topic_already_exists:
                 return {"error_code": refused.code, "name": name}
-        return self._describe(name, offline)
+        return self._describe(name, offline, requested.__version__)
 
-    def _describe(self, name: str, offline: OfflineByPath) -> Values:
+    def _describe(self, name: str, offline: OfflineByPath, version: int) -> Values:
         topic = self._view.topics.get(name)
         if topic is None:
             return {"error_code": ErrorCode.unknown_topic_or_partition, "name": name}
@@ -89,14 +95,24 @@ class Metadata:
             "name": name,
             "topic_id": topic.topic_id,
             "is_internal": name.startswith("__"),
-            "partitions": [
-                self._describe_partition((name, number), offline)
-                for number in range(topic.partitions)
-            ],
+            "partitions": write_metadata_partitions(
+                self._partitions(name, topic.partitions, offline), version
+            ),
         }
 
-    def _describe_partition(self, key: TopicPartition, offline: OfflineByPath) -> Values:
-        fields = describe_partition(self._view, key, offline)
-        has_leader = fields["leader_id"] >= 0
-        code = ErrorCode.none if has_leader else ErrorCode.leader_not_available
-        return {"error_code": code, **fields}
+    def _partitions(
+        self, name: str, count: int, offline: OfflineByPath
+    ) -> Iterator[MetadataPartition]:
+        states, live = self._view.states, self._view.live
+        for number in range(count):
+            key = name, number
+            state = states[key]
+            leader = state.leader
+            if leader is None or leader not in live:
+                code, leader_id = ErrorCode.leader_not_available, NO_LEADER
+            else:
+                code, leader_id = ErrorCode.none, int(leader)
+            offline_ids = offline_replicas(key, state, offline, live)
+            yield MetadataPartition(
+                code, number, leader_id, state.leader_epoch, state.replicas, state.isr, offline_ids
+            )

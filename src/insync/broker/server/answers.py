@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 def send(reply: Reply, values: Values) -> None:
-    """Answer a request with these values, in the version of the request."""
+    """Send a response with these values, in the version of the request."""
     version = reply.header.api_version
-    answer = build(messages.response_type(Api(reply.header.api_key), version), values)
-    reply.send([messages.write_response(answer)])
+    response = build(messages.response_type(Api(reply.header.api_key), version), values)
+    reply.send([messages.write_response(response)])
 
 
 def sync_handler(answer: Callable[[Any, int], Values]) -> Handler:
@@ -37,11 +37,11 @@ def async_handler(answer: Callable[[Any], Awaitable[Values]]) -> Handler:
     """A handler that may wait, usually for the metadata store."""
     answers = BackgroundAnswers()
 
-    async def send_answer(reply: Reply, request: Any) -> None:
+    async def send_response(reply: Reply, request: Any) -> None:
         send(reply, await answer(request))
 
     def handle(reply: Reply, frame: memoryview | bytes) -> None:
-        answers.begin(reply, send_answer(reply, _read_request(reply, frame)))
+        answers.begin(reply, send_response(reply, _read_request(reply, frame)))
 
     return handle
 

@@ -19,7 +19,7 @@ class ApiVersions:
 
     @staticmethod
     def answer_unsupported_version(reply: Reply) -> None:
-        """Answer in version 0, so that the client can retry with a version from the answer."""
+        """Answer in version 0, so that the client can retry with a version from the response."""
         reply.header = reply.header._replace(api_version=0)
         send(reply, {"error_code": ErrorCode.unsupported_version, "api_keys": _api_keys()})
 

@@ -1,8 +1,8 @@
-"""Connections: request frames in, answers out in the order of the requests, with backpressure.
+"""Connections: request frames in, responses out in the order of the requests, with backpressure.
 
-A request is handled as soon as its frame is complete. Its answer may come later, but a connection
-sends answers in the order of its requests, as Kafka's clients expect. While a client does not read
-its answers, the broker does not read its requests, so the answers that wait stay bounded.
+A request is handled as soon as its frame is complete. Its response may come later, but a connection
+sends responses in the order of its requests, as Kafka's clients expect. While a client does not
+read its responses, the broker does not read its requests, so those that wait stay bounded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from insync.wire.headers import RequestHeader, read_request_header, response_hea
 Buffer = bytes | bytearray | memoryview
 _SIZE: Final = Struct(">i")
 
-ANSWERS_WAITING_MAX: Final = 512
-"""Requests of one connection that may wait for an answer; librdkafka has dozens in flight."""
+RESPONSES_WAITING_MAX: Final = 512
+"""Requests of one connection that may wait for a response; librdkafka has dozens in flight."""
 
 SWEEPS_UNTIL_IDLE: Final = 4
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reply:
-    """One answer, which its connection sends when all earlier answers are sent."""
+    """One response, which its connection sends when all earlier responses are sent."""
 
     __slots__ = ("_buffers", "connection", "header")
 
@@ -49,7 +49,7 @@ class Reply:
         self.connection.flush()
 
     def send_nothing(self) -> None:
-        """For acks=0, to which Kafka sends no answer."""
+        """For acks=0, to which Kafka sends no response."""
         self._buffers = []
         self.connection.flush()
 
@@ -111,7 +111,7 @@ class Connections:
         self._without_request.pop(connection, None)
 
     def sweep(self) -> None:
-        """Close connections without a request or an answer for `SWEEPS_UNTIL_IDLE` sweeps."""
+        """Close connections without a request or a response for `SWEEPS_UNTIL_IDLE` sweeps."""
         self.sweeps += 1
         for connection in self:
             if self.sweeps - connection.active_at > SWEEPS_UNTIL_IDLE and not connection.is_waiting:
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request waits for its answer."""
+        """Whether a request waits for its response."""
         return bool(self._replies)
 
     def data_received(self, data: bytes) -> None:
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._loop.run(self._handle_frames)
 
     def _handle_frames(self) -> None:
-        """Handle every complete frame, until too many answers wait."""
+        """Handle every complete frame, until too many responses wait."""
         reply = None
         try:
             while self._transport is not None and not self._must_wait():
@@ -191,14 +191,14 @@ class Connection(asyncio.Protocol):
         except Refusal as refusal:
             self._refuse(refusal)
         except Exception:
-            # Without this, the client would wait for an answer that never comes.
+            # Without this, the client would wait for a response that never comes.
             request = "a request" if reply is None else reply.request_name
             logger.exception("%s: %s failed; closing the connection", self.peer, request)
             self.close()
         self._update_reading()
 
     def flush(self) -> None:
-        """Send the answers that are ready, up to the first that is not."""
+        """Send the responses that are ready, up to the first that is not."""
         out: list[Buffer] = []
         while self._replies and (buffers := self._replies[0].buffers) is not None:
             out.extend(buffers)
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._loop.then(self._handle_frames)
 
     def _must_wait(self) -> bool:
-        return self._is_write_paused or len(self._replies) >= ANSWERS_WAITING_MAX
+        return self._is_write_paused or len(self._replies) >= RESPONSES_WAITING_MAX
 
     def _update_reading(self) -> None:
         transport = self._transport
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """Close after the answers that were sent have left."""
+        """Close after the responses that were sent have left."""
         if self._transport is not None:
             self._transport.close()
 
