@@ -54,7 +54,9 @@ async def start_metrics_endpoint(
         quotas=quotas,
         telemetry_drops=telemetry_drops,
     )
-    http = MetricsHttp(metrics.text, clock_ms=loop.clock_ms)
+    http = MetricsHttp(
+        metrics.text, collect_all=metrics.text_of_all_partitions, clock_ms=loop.clock_ms
+    )
     listener = await open_listener(
         network,
         setting="metrics.port",

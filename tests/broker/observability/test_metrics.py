@@ -8,7 +8,9 @@ from math import inf
 from random import Random
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from insync.broker.observability.inbound_metrics import PARTITIONS_PER_TURN
 from insync.broker.observability.isr_counters import IsrCounters
 from insync.broker.observability.metrics import DETAIL_MAX, Metrics
 from insync.client.admin import Admin, NewTopic
@@ -362,6 +364,44 @@ def test_a_scrape_of_many_partitions_is_cheap() -> None:
         values = samples(metrics)
         assert values["insync_follower_partitions_out_of_sync", "3"] == PARTITIONS
         assert metrics.text().count(b"insync_partition_follower_lag_seconds{") <= DETAIL_MAX
+
+    on_virtual_time(scenario)
+
+
+def test_the_inbound_rate_of_every_partition_is_listed_on_request() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        cluster = await a_cluster(
+            loop, [NewTopic(name="t", assignment=[[1, 2] for _ in range(PARTITIONS)])]
+        )
+        client = PartitionClient(cluster.network.host(200), cluster.addresses, "t", 7)
+        for _ in range(100):
+            await client.append([bytes(1_000)])
+            await asyncio.sleep(0.1)
+        metrics = metrics_of(node_of(cluster, 1))
+
+        def rates(text: bytes) -> dict[str, float]:
+            return {
+                sample.labels["partition"]: sample.value
+                for family in text_string_to_metric_families(text.decode())
+                for sample in family.samples
+                if sample.name == "kafka_server_partitionbytesinrate"
+            }
+
+        busiest, turns = rates(metrics.text()), list(metrics.text_of_all_partitions())
+        assert busiest == {"7": pytest.approx(10_000, rel=0.15)}
+        listed = rates(b"".join(turns))
+        assert listed == {**{str(number): 0 for number in range(PARTITIONS)}, **busiest}
+        assert max(turn.count(b"partitionbytesinrate{") for turn in turns) == PARTITIONS_PER_TURN
+        others = [
+            {
+                line
+                for line in text.splitlines()
+                if b"bytesinrate" not in line and b"process_" not in line
+            }
+            for text in (metrics.text(), b"".join(turns))
+        ]
+        assert others[0] == others[1]
+        assert rates(b"".join(metrics_of(node_of(cluster, 2)).text_of_all_partitions())) == {}
 
     on_virtual_time(scenario)
 

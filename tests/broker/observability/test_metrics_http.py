@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
 import pytest
@@ -136,6 +136,9 @@ def test_a_broker_without_telemetry_drops_no_rows() -> None:
         (b"GET / HTTP/1.1\r\n\r\n", 404),
         (b"GET /metricss HTTP/1.1\r\n\r\n", 404),
         (b"GET /metrics?x=1 HTTP/1.0\n\n", 200),
+        (b"GET /metrics?partitions=all HTTP/1.1\n\n", 200),
+        (b"GET /metrics?\xff=%1&x&partitions=all HTTP/1.1\n\n" + GET, 200),
+        (b"GET /metrics?partitions=some HTTP/1.1\n\n", 400),
         (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
         (b"GET /metrics\r\n\r\n", 400),
         (b"GET /metrics HTTP/2\r\n\r\n", 400),
@@ -185,6 +188,14 @@ def test_beyond_the_limit_the_oldest_connection_is_closed() -> None:
     visiting(scenario)
 
 
+def http_of(
+    loop: VirtualLoop,
+    collect: Callable[[], bytes],
+    collect_all: Callable[[], Iterator[bytes]] = lambda: iter([b"all"]),
+) -> MetricsHttp:
+    return MetricsHttp(collect, collect_all=collect_all, clock_ms=loop.clock_ms)
+
+
 class DeafTransport(asyncio.Transport):
     """A transport whose peer does not read: it accepts all writes and sends nothing."""
 
@@ -202,9 +213,18 @@ class DeafTransport(asyncio.Transport):
         self.is_aborted = True
 
 
+class RecordingTransport(DeafTransport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+
+    def write(self, data: object) -> None:
+        self.sent += cast("bytes", data)
+
+
 def test_a_client_that_does_not_read_is_disconnected() -> None:
     async def scenario(loop: VirtualLoop) -> None:
-        scrape = MetricsHttp(lambda: b"text", clock_ms=loop.clock_ms).connection()
+        scrape = http_of(loop, lambda: b"text").connection()
         transport = DeafTransport()
         scrape.connection_made(transport)
         scrape.data_received(GET)
@@ -225,7 +245,7 @@ def test_frequent_scrapes_share_one_collection() -> None:
             collected += 1
             return b"text"
 
-        scrapes = MetricsHttp(collect, clock_ms=loop.clock_ms)
+        scrapes = http_of(loop, collect)
         for _ in range(50):
             assert scrapes.text() == b"text"
         assert collected == 1
@@ -237,18 +257,68 @@ def test_frequent_scrapes_share_one_collection() -> None:
 
 
 def test_a_failed_collection_is_a_server_error() -> None:
-    class Transport(DeafTransport):
-        sent = b""
-
-        def write(self, data: object) -> None:
-            self.sent += cast("bytes", data)
-
     async def scenario(loop: VirtualLoop) -> None:
-        scrape = MetricsHttp(lambda: b"%d" % (1 // 0), clock_ms=loop.clock_ms).connection()
-        transport = Transport()
+        scrape = http_of(loop, lambda: b"%d" % (1 // 0)).connection()
+        transport = RecordingTransport()
         scrape.connection_made(transport)
         scrape.data_received(GET)
         assert transport.sent.startswith(b"HTTP/1.1 500 ")
         scrape.connection_lost(None)
+
+    on_virtual_time(scenario)
+
+
+def test_all_partitions_are_collected_in_turns_and_shared() -> None:
+    async def scenario(loop: VirtualLoop) -> None:
+        begun, others = 0, 0
+
+        def collect_all() -> Iterator[bytes]:
+            nonlocal begun
+            begun += 1
+            for turn in range(10):
+                yield b"%d" % turn
+
+        async def run_others() -> None:
+            nonlocal others
+            for _ in range(10):
+                await asyncio.sleep(0)
+                others += 1
+
+        server = http_of(loop, lambda: b"text", collect_all)
+        transports = [RecordingTransport() for _ in range(3)]
+        for transport in transports:
+            scrape = server.connection()
+            scrape.connection_made(transport)
+            scrape.data_received(GET.replace(b"/metrics", b"/metrics?partitions=all"))
+            assert transport.sent == b""
+        other = asyncio.create_task(run_others())
+        while not all(transport.sent for transport in transports):
+            await asyncio.sleep(0)
+        assert others >= 9, "between any two turns"
+        assert {transport.sent.rpartition(b"\r\n")[2] for transport in transports} == {
+            b"0123456789"
+        }
+        assert begun == 1
+        await server.text_of_all_partitions()
+        assert begun == 1, "it is fresh"
+        await asyncio.sleep(FRESH_MS / 1_000)
+        await server.text_of_all_partitions()
+        assert begun == 2
+        await other
+
+    on_virtual_time(scenario)
+
+
+def test_a_failed_collection_of_all_partitions_is_a_server_error() -> None:
+    def fail() -> Iterator[bytes]:
+        yield b"%d" % (1 // 0)
+
+    async def scenario(loop: VirtualLoop) -> None:
+        transport = RecordingTransport()
+        scrape = http_of(loop, lambda: b"text", fail).connection()
+        scrape.connection_made(transport)
+        scrape.data_received(GET.replace(b"/metrics", b"/metrics?partitions=all"))
+        await asyncio.sleep(1)
+        assert transport.sent.startswith(b"HTTP/1.1 500 ")
 
     on_virtual_time(scenario)

@@ -12,6 +12,7 @@ from insync.rules import election
 from insync.rules.values import BrokerId
 from insync.sim.cluster import Cluster
 from insync.storage.log import Log
+from insync.storage.truncation import PreparedTruncation
 from support.sim.few_brokers import (
     KEY,
     ONE,
@@ -146,14 +147,14 @@ def test_a_follower_truncates_by_epoch_and_not_to_its_watermark(
     """KIP-101: its watermark may be behind what it has and the leader has too."""
     ends: list[tuple[int, int]] = []
 
-    def cut(log: Log, truncation: object) -> bool:
+    def truncate(log: Log, truncation: PreparedTruncation) -> bool:
         before = log.end
-        is_cut: bool = original(log, truncation)  # type: ignore[arg-type]
+        is_truncated = original(log, truncation)
         ends.append((before, log.end))
-        return is_cut
+        return is_truncated
 
-    original = Log.cut
-    monkeypatch.setattr(Log, "cut", cut)
+    original = Log.truncate
+    monkeypatch.setattr(Log, "truncate", truncate)
 
     async def scenario(cluster: Cluster) -> None:
         await make_topic(cluster)

@@ -35,7 +35,7 @@ from support.sim.few_brokers import (
     topic,
     until,
 )
-from support.sim.reassignments import ask
+from support.sim.reassignments import alter, ask, moved_to
 
 ALL = (ONE, TWO, THREE)
 SETTINGS = {"min.insync.replicas": "2"}
@@ -265,7 +265,9 @@ def test_a_truncation_is_not_damage() -> None:
         log = replica_of(cluster, 2).log
         cluster.network.cut(1, 2)
         log.truncate_to(200)
-        assert node_of(cluster, 2).directory.held.noted[KEY].high_watermark == log.end
+        assert (
+            node_of(cluster, 2).directory.replica_checkpoint.replicas[KEY].high_watermark == log.end
+        )
         cluster.kill(2)
         cluster.network.heal()
         await cluster.start(2)
@@ -329,6 +331,29 @@ def test_a_damaged_leader_that_was_alone_in_the_isr_hands_over_to_a_follower_tha
         await stays(lambda: replica_of(cluster, 1).is_leader, for_s=2)
         await cluster.start(2)
         await until(lambda: state_of(cluster)["leader"] == 2)
+        async with asyncio.timeout(30):
+            assert await client.append([b"2"]) == 2
+
+    play(scenario)
+
+
+def test_an_only_replica_that_is_damaged_leads_on_while_a_replica_is_added() -> None:
+    """The new replica copies what the damaged one still has: ending the term would prevent it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await topic(cluster, (ONE,), config={"min.insync.replicas": "1"})
+        client = client_of(cluster)
+        for value in (b"0", b"1"):
+            await client.append([value])
+        node = node_of(cluster, 1)
+        node.directory.mark(KEY, NotedDamage(reason="a test", up_to=2, keep_to=1))
+        with acting_as(1):
+            node.replicas.offline.report_damage(KEY)
+        await stays(lambda: replica_of(cluster, 1).is_leader, for_s=2)
+        assert await alter(cluster, {KEY: (1, 2)}) == {KEY: (ErrorCode.none, None)}
+        await until(lambda: moved_to(cluster, 1, 2))
+        await until(lambda: state_of(cluster)["leader"] == 2)
+        assert (await client_of(cluster, 102).read(0))[0] == [b"0", b"1"]
         async with asyncio.timeout(30):
             assert await client.append([b"2"]) == 2
 

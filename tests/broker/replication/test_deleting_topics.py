@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ import pytest
 from insync.broker.replication import replicas as module
 from insync.sim.virtual_loop import VirtualLoop
 from insync.storage.directory import LogDirectory
+from insync.storage.errors import DiskError
 from insync.storage.memory_disk import MemoryDisk
 from insync.wire import messages
 from insync.wire.any_version import build
@@ -76,5 +78,36 @@ def test_replicas_of_a_deleted_topic_are_dropped_some_per_turn_of_the_loop(
         assert turns == [100, 100, 100, 50]
         await broker.create("t", partitions=3)  # the names are free
         assert len(replicas.partitions) == 3
+
+    on_virtual_time(scenario)
+
+
+def test_a_log_that_the_disk_refused_to_delete_does_not_keep_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if the session is lost before it is tried again: the log is not a stray then."""
+
+    def refuse(_disk: MemoryDisk, path: str, _to: str) -> None:
+        raise DiskError(errno.EIO, path)
+
+    async def scenario(loop: VirtualLoop) -> None:
+        broker = OneBroker(loop)
+        await broker.start(partitions=2)
+        replicas, store = broker.node.replicas, broker.node.world.store
+        client = await broker.client()
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryDisk, "rename", refuse)
+            request = build(messages.request_type(Api.DELETE_TOPICS, 5), {"topic_names": ["t"]})
+            await client.connection.request(request)
+            await asyncio.sleep(0.1)
+            assert len(broker.node.directory.logs) == 2, "the disk refused"
+        assert store.session is not None
+        broker.tree.end_session(store.session)
+        await asyncio.sleep(2.0)
+        assert not broker.node.directory.logs
+        assert not any("stray" in path for path in broker.disk.paths())
+        await broker.create("t", partitions=3)
+        assert [replica.is_leader for replica in replicas.partitions.values()] == [True] * 3
+        await broker.node.stop()
 
     on_virtual_time(scenario)

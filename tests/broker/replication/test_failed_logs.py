@@ -137,7 +137,7 @@ def test_metadata_lists_a_failed_replica_as_offline() -> None:
 
 def offline_in_metadata(cluster: Cluster) -> tuple[int, ...]:
     view = node_of(cluster, 1).view
-    fields = describe_partition(view, KEY, reported_offline(view))
+    fields = describe_partition(view, KEY, reported_offline(view), view.live)
     return tuple(sorted(fields["offline_replicas"]))
 
 

@@ -10,8 +10,8 @@ import pytest
 from insync.metadata import paths
 from insync.sim.cluster import Cluster
 from insync.storage.directory import CLEAN
-from insync.storage.held_replicas import HELD_REPLICAS
 from insync.storage.partition_metadata import TOPIC_ID
+from insync.storage.replica_checkpoint import REPLICA_CHECKPOINT
 from support.sim.few_brokers import (
     KEY,
     ONE,
@@ -172,7 +172,7 @@ def test_a_broker_does_not_start_without_its_inventory_of_replicas() -> None:
         await asyncio.sleep(CHECKPOINT_S)
         cluster.kill(1)
         disk = cluster.brokers[1].disk
-        disk.unreadable_names = {HELD_REPLICAS}
+        disk.unreadable_names = {REPLICA_CHECKPOINT}
         await cluster.start(1)
         assert "held-replicas-checkpoint: Input/output error" in (cluster.brokers[1].refusal or "")
         disk.unreadable_names = set()

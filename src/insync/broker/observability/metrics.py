@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from insync.broker.broker_loop import BrokerLoop
 from insync.broker.cluster_view import ClusterView, TopicPartition
+from insync.broker.observability.inbound_metrics import all_partitions, busiest_partitions
 from insync.broker.observability.isr_counters import IsrCounters
 from insync.broker.observability.partition_sums import FollowerSums, Sums, sum_partitions
 from insync.broker.quotas.quotas import Quotas
@@ -34,7 +35,6 @@ from insync.broker.replication.replicas import Replicas
 from insync.rules.values import BrokerId
 
 DETAIL_MAX: Final = 100
-SECOND_MS: Final = 1_000
 
 
 class Metrics(Collector):
@@ -50,19 +50,27 @@ class Metrics(Collector):
     ) -> None:
         self._quotas = quotas
         self._telemetry_drops = telemetry_drops
-        self._inbound = InboundRates()
         self._replicas = replicas
         self._view = view
         self._loop = loop
         self._isr_counters = isr_counters
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self._registry = _registry_of(self)
+        self._registry_without_rates = _registry_of(_Families(self._families))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
+    def text_of_all_partitions(self) -> Iterator[bytes]:
+        """The same with PartitionBytesInRate of every partition led here, a turn's work each."""
+        yield generate_latest(self._registry_without_rates)
+        yield from all_partitions(self._replicas)
+
     def collect(self) -> Iterator[Metric]:
+        yield from self._families()
+        yield busiest_partitions(self._replicas, limit=DETAIL_MAX, now_ms=self._loop.clock_ms())
+
+    def _families(self) -> Iterator[Metric]:
+        """All but PartitionBytesInRate."""
         now_ms = self._loop.clock_ms()
         sums = sum_partitions(
             self._replicas,
@@ -75,7 +83,7 @@ class Metrics(Collector):
         yield from self._controller_metrics()
         yield from self._follower_metrics(sums, now_ms=now_ms)
         yield from self._broker_metrics()
-        yield from self._throttle_metrics(sums, now_ms=now_ms)
+        yield from self._throttle_metrics(sums)
 
     def _replica_metrics(self, sums: Sums) -> Iterator[Metric]:
         prefix = "kafka_server_replicamanager_"
@@ -296,7 +304,7 @@ class Metrics(Collector):
             dropped.add_metric((table,), rows)
         yield dropped
 
-    def _throttle_metrics(self, sums: Sums, *, now_ms: int) -> Iterator[Metric]:
+    def _throttle_metrics(self, sums: Sums) -> Iterator[Metric]:
         """KIP-73's metrics with the names of the KIP, and rates with Kafka's names as well."""
         for quota in self._quotas.sides:
             rate = quota.bytes_per_s()
@@ -315,36 +323,24 @@ class Metrics(Collector):
             "a reassignment adds, lack in total.",
             sums.replica_lag,
         )
-        family = GaugeMetricFamily(
-            "kafka_server_partitionbytesinrate",
-            f"Bytes per second that producers append to a partition; the {DETAIL_MAX} busiest.",
-            labels=("topic", "partition"),
-        )
-        for rate, (topic, number) in self._inbound.rates(self._replicas, now_ms=now_ms):
-            family.add_metric((topic, str(number)), rate)
-        yield family
 
 
-class InboundRates:
-    """Bytes per second that producers append to each partition, between two scrapes."""
+class _Families(Collector):
+    """A collector of what a function yields."""
 
-    def __init__(self) -> None:
-        self._at_ms = 0
-        self._bytes: dict[TopicPartition, int] = {}
-        self._rates: list[tuple[float, TopicPartition]] = []
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
 
-    def rates(self, replicas: Replicas, *, now_ms: int) -> list[tuple[float, TopicPartition]]:
-        """The busiest partitions first. Scrapes less than a second apart get the same rates."""
-        passed_ms = now_ms - self._at_ms
-        if passed_ms >= SECOND_MS:
-            bytes_in = {key: replica.bytes_in for key, replica in replicas.partitions.items()}
-            rates = (
-                ((count - self._bytes.get(key, count)) * SECOND_MS / passed_ms, key)
-                for key, count in bytes_in.items()
-            )
-            self._rates = heapq.nlargest(DETAIL_MAX, (entry for entry in rates if entry[0] > 0))
-            self._at_ms, self._bytes = now_ms, bytes_in
-        return self._rates
+    def collect(self) -> Iterator[Metric]:
+        return self._families()
+
+
+def _registry_of(collector: Collector) -> CollectorRegistry:
+    """A registry of this collector and of prometheus-client's process_*."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
 
 
 def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:

@@ -26,7 +26,7 @@ from insync.broker.replication.replicas import Replicas
 from insync.broker.settings import Settings
 from insync.rules.throttling import Treatment, follower_is_in_sync
 from insync.rules.values import LeaderEpoch, Offset
-from insync.storage.cutting import Cut
+from insync.storage.truncation import PreparedTruncation
 
 PartitionKey = tuple[UUID, int]
 """A topic's id and the number of a partition."""
@@ -53,7 +53,7 @@ class HeldBack:
 class Truncating(NamedTuple):
     epoch: LeaderEpoch
     """The leader epoch in which the leader reported the divergence."""
-    search: asyncio.Future[Cut]
+    search: asyncio.Future[PreparedTruncation]
     """What is read for it. Another search or state makes its result stale."""
 
 
@@ -171,7 +171,9 @@ class FollowedPartitions:
     def rest(self, partition: FollowedPartition, timer: asyncio.TimerHandle) -> None:
         self._enter(partition, Resting(timer))
 
-    def truncate(self, partition: FollowedPartition, search: asyncio.Future[Cut]) -> None:
+    def truncate(
+        self, partition: FollowedPartition, search: asyncio.Future[PreparedTruncation]
+    ) -> None:
         self._enter(partition, Truncating(partition.replica.epoch, search))
 
     def note_sent(self, request: int) -> None:

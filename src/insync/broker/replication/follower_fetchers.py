@@ -44,10 +44,13 @@ class FollowerFetchers:
         )
         self._fetchers: dict[BrokerId, LeaderFetcher] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}  # by followed partition
+        self._has_stopped = False  # nothing is followed any more
         replicas.on_following = self._on_following
 
     def _on_following(self, replica: Replica) -> None:
         """The replica has another leader or leader epoch, no leader, or leads itself."""
+        if self._has_stopped:
+            return
         former_leader = self._leaders.pop(replica.key, None)
         # A failed log takes nothing until a restart. One that is to be truncated takes nothing
         # before: it could join the ISR and lead although its beginning is missing.
@@ -75,4 +78,5 @@ class FollowerFetchers:
             fetcher.on_quota_changed()
 
     async def stop(self) -> None:
+        self._has_stopped = True
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))

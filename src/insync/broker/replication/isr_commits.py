@@ -13,7 +13,7 @@ from dataclasses import replace
 from insync.broker.broker_loop import BrokerLoop
 from insync.broker.cluster_view import ClusterView
 from insync.broker.replication.replica import Replica
-from insync.broker.replication.store_tasks import StoreTasks, repeat_until_known
+from insync.broker.replication.store_tasks import StoreTasks
 from insync.metadata import paths
 from insync.metadata.errors import Conflict, SessionEnded
 from insync.metadata.records import OfflineReplica, encode_state
@@ -63,7 +63,7 @@ class IsrCommits:
 
     def _start(self, attempt: Callable[[], Awaitable[bool]], replica: Replica, what: str) -> None:
         topic, partition = replica.key
-        self._tasks.start(repeat_until_known(attempt, f"{topic}-{partition}: {what}"))
+        self._tasks.start_until_known(attempt, f"{topic}-{partition}: {what}")
 
     async def stop(self) -> None:
         await self._tasks.stop()

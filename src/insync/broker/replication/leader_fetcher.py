@@ -35,8 +35,8 @@ from insync.client.connection import ClientConnection, Disconnected, Network
 from insync.rules.epochs import EpochEnd, truncation
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId, LeaderEpoch, Offset
-from insync.storage.cutting import Cut
 from insync.storage.errors import StorageRefusal
+from insync.storage.truncation import PreparedTruncation
 from insync.wire import hello
 from insync.wire.apis import Api
 from insync.wire.batches import CorruptBatch
@@ -428,11 +428,13 @@ class LeaderFetcher:
             leader_end.end,
         )
         # The position is searched for in the log, and a leader that resigned may have a slow disk.
-        search = self._reads.submit(partial(log.find_cut, offset))
+        search = self._reads.submit(partial(log.prepare_truncation, offset))
         self._partitions.truncate(partition, search)
         search.add_done_callback(partial(self._finish_truncation, partition))
 
-    def _finish_truncation(self, partition: FollowedPartition, search: asyncio.Future[Cut]) -> None:
+    def _finish_truncation(
+        self, partition: FollowedPartition, search: asyncio.Future[PreparedTruncation]
+    ) -> None:
         if search.cancelled():
             return
         failure = search.exception()
@@ -442,7 +444,7 @@ class LeaderFetcher:
         try:
             if failure is not None:
                 raise failure
-            if replica.log.cut(search.result()):
+            if replica.log.truncate(search.result()):
                 replica.log_truncated()
         except StorageRefusal as refusal:
             self._handle_refusal(partition, refusal, "truncation")

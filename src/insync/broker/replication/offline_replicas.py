@@ -103,7 +103,7 @@ class OfflineReplicas:
     def _report_of(self, key: TopicPartition, reason: str) -> OfflineReplica | None:
         """None if this broker has no replica of that partition any more."""
         topic, state = self._view.topics.get(key[0]), self._view.states.get(key)
-        held, log = self._directory.held.get(key), self._directory.logs.get(key)
+        held, log = self._directory.replica_checkpoint.get(key), self._directory.logs.get(key)
         if topic is None or state is None or self._broker not in state.replicas:
             return None
         is_same = log is not None and self._directory.topic_ids[key] == topic.topic_id

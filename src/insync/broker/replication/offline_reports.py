@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Final
 
 from insync.broker.replication.replica import Replica
-from insync.broker.replication.store_tasks import StoreTasks, repeat_until_known
+from insync.broker.replication.store_tasks import StoreTasks
 from insync.metadata import paths
 from insync.metadata.errors import Conflict, SessionEnded
 from insync.metadata.records import OfflineReplica
@@ -195,11 +195,9 @@ class OfflineReports:
         """Make a step. `on_done` is called when it is made, or cannot be made as it is: it may
         have been made before, and the response was lost.
         """
-        self._tasks.start(
-            repeat_until_known(
-                lambda: self._try_to_commit(operations, on_done),
-                f"the report of {operations[0].path} could not be written",
-            )
+        self._tasks.start_until_known(
+            lambda: self._try_to_commit(operations, on_done),
+            f"the report of {operations[0].path} could not be written",
         )
 
     async def _try_to_commit(

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from insync.broker.broker_loop import BrokerLoop
+from insync.broker.replication.inbound_rate import InboundRate
 from insync.broker.replication.pending_acks import OnVerdict, PendingAcks
 from insync.rules.acknowledgement import Verdict, after_append
 from insync.rules.leader_machine import Event
@@ -39,10 +40,10 @@ class Replica:
         "_watchers",
         "acks",
         "batch_bytes_max",
-        "bytes_in",
         "epoch",
         "has_eligible",
         "high_watermark",
+        "inbound",
         "key",
         "leader",
         "leader_watermark",
@@ -99,8 +100,8 @@ class Replica:
         """The reason of the latest proposed ISR change, for the log."""
         self.acks = PendingAcks()
         """Producers that wait; empty unless this broker leads."""
-        self.bytes_in = 0
-        """Produced to this replica here, since the start."""
+        self.inbound = InboundRate()
+        """What producers append; of use only while this broker leads."""
         self._watchers: dict[Watcher, None] = {}  # in the order they came
         self.sent_ends: dict[BrokerId, int] = {}
         """Of followers outside the ISR: the offset after what was last sent. A throttled follower
@@ -111,6 +112,8 @@ class Replica:
     # By the partition state and the topic's settings.
 
     def apply_state(self, state: PartitionState) -> None:
+        if state.leader != self.leader:  # a new epoch of the same leader goes on counting
+            self.inbound.restart(self._loop.now_ms)
         self.epoch, self.leader = state.leader_epoch, state.leader
         self.members = frozenset(state.isr)
         self.has_eligible = bool(state.eligible)
@@ -153,7 +156,7 @@ class Replica:
         self.proposed_why = why
 
     def count_produced(self, size_bytes: int) -> None:
-        self.bytes_in += size_bytes
+        self.inbound.add(size_bytes, now_ms=self._loop.now_ms)
 
     def acknowledge(self) -> None:
         """Answer the producers whose records are committed now."""

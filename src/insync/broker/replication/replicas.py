@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from itertools import islice
+from typing import TypeVar
+from uuid import UUID
 
 from insync.broker.broker_loop import BrokerLoop
 from insync.broker.cluster_view import ClusterView, TopicPartition
@@ -34,19 +37,23 @@ from insync.storage.strays import NEVER_MS
 from insync.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 AFTER_DRAINING_MS = 10
 STORAGE_RETRY_MS = 500
 DROPS_PER_TURN = 100  # ten milliseconds
-CREATES_PER_TURN = 50
-CREATES_PER_TURN_MS = 25  # well below a stall
+CHANGES_PER_TURN = 50
+CHANGES_PER_TURN_MS = 25  # well below a stall
+CHECKPOINTED_PARTS = 2
+"""A checkpoint lists every log: one is written when one log in so many is new, or no more come."""
 
 
 class Replicas:
     """Every partition that this broker has a replica of, by topic and number.
 
     - `partitions` follows the view: a replica exists while the state of its partition names this
-      broker, except while the disk refuses (tried again) or while deleted topics are dropped.
+      broker, except while the disk refuses (tried again), while new replicas wait for their turn
+      of the loop, and while deleted topics are dropped.
     - A term begins only if the state names this broker as leader, a controller has handled this
       incarnation (`may_lead`) and the log is whole (`offline`).
     - A replica does not lead and fetch at once.
@@ -104,9 +111,14 @@ class Replicas:
         self._refused: set[TopicPartition] = set()  # the disk refused; applied again later
         self._deleted: dict[TopicPartition, None] = {}  # their states are gone; to be dropped
         self._new: dict[TopicPartition, None] = {}  # to be created
+        self._created: dict[TopicPartition, None] = {}  # without a role, not checkpointed yet
+        self._checkpointed: dict[TopicPartition, None] = {}  # replicas that get their role next
         self._is_creating = False  # a later turn goes on with it
+        self._to_lead: dict[TopicPartition, frozenset[BrokerId] | None] = {}  # with the ISR before
+        self._is_beginning = False  # a later turn begins more terms
         self._undeleted: set[TopicPartition] = set()  # dropped; their logs are to be deleted
         self._rules = Rules()
+        self._has_stopped = False  # nothing is created, led or dropped any more
 
     def _silent_after_ms(self) -> int:
         """After how long without a fetch a follower's broker may be gone."""
@@ -114,7 +126,7 @@ class Replicas:
         return settings.replica_fetch_wait_max_ms + settings.broker_heartbeat_interval_ms
 
     def start(self, incarnation: Incarnation) -> None:
-        """Apply every partition state, and follow changes from now on."""
+        """Apply every partition state, new replicas in turns, and follow changes from now on."""
         self.loop.run(self._start, incarnation)
 
     def _start(self, incarnation: Incarnation) -> None:
@@ -124,12 +136,27 @@ class Replicas:
         if self._on_change not in self.view.listeners:
             self.view.listeners.append(self._on_change)
         for key in sorted(self.view.states):
-            self._apply_state(key)
+            if self._is_new(key):
+                self._new[key] = None
+            else:
+                self._apply_state(key)
         for key in sorted(self.directory.logs.keys() - self.partitions.keys()):
-            self._set_aside(key)
+            if key in self._undeleted:
+                self._apply_state(key)  # the disk refused to delete it: not a stray
+            else:
+                self._set_aside(key)
         self.offline.forget_removed()
-        self._note_new_logs()
+        self._checkpoint_new_logs()
+        self._begin_terms()
         self.offline.report_changes()
+        if not self._is_creating:
+            self._create_new()
+
+    def _is_new(self, key: TopicPartition) -> bool:
+        """Whether the state gives this broker a replica that it has no log of."""
+        directory = self.directory
+        is_known = key in directory.logs or key in directory.unopened or key in directory.damaged
+        return self.broker in self.view.states[key].replicas and not is_known
 
     def _set_aside(self, key: TopicPartition) -> None:
         """Keep a log that the store does not assign to this broker.
@@ -179,14 +206,18 @@ class Replicas:
         self.loop.run(self._apply_changes, partitions, brokers)
 
     def _apply_changes(self, partitions: AbstractSet[TopicPartition], brokers: object) -> None:
+        if self._has_stopped:
+            return
         for key in sorted(partitions):
             state = self.view.states.get(key)
             if state is None:
                 self._deleted[key] = None
-            elif key not in self.partitions and self.broker in state.replicas:
+            elif self.broker in state.replicas and not self._has_replica(key):
+                self._stop_earlier_topic(key)
                 self._new[key] = None
-            else:
+            elif key not in self._created and key not in self._checkpointed:
                 self._apply_state(key)
+        self._begin_terms()
         self._drop_deleted()
         if not self._is_creating:
             self._create_new()
@@ -202,27 +233,78 @@ class Replicas:
 
         Until then a replica is not served, because the view has no state of it.
         """
+        if self._has_stopped:
+            return
         for key in list(islice(self._deleted, DROPS_PER_TURN)):
             del self._deleted[key]
-            self._apply_state(key)
+            if key not in self.view.states:  # else a topic of that name was created again
+                self._apply_state(key)
         if self._deleted:
             asyncio.get_running_loop().call_soon(self.loop.run, self._drop_deleted)
+
+    def _has_replica(self, key: TopicPartition) -> bool:
+        """Whether there is a replica of the partition, of the topic that has the name now."""
+        replica, topic = self.partitions.get(key), self.view.topics.get(key[0])
+        return replica is not None and (topic is None or replica.topic_id == topic.topic_id)
+
+    def _stop_earlier_topic(self, key: TopicPartition) -> None:
+        """Serve no replica of an earlier topic of that name."""
+        if key in self.partitions:
+            with suppress(StorageRefusal):  # the log is deleted when the new one is created
+                self._drop(key)
 
     def _create_new(self) -> None:
         """Create new replicas, some per turn of the loop: each makes a folder and several files.
 
         Until then this broker answers as one that has not read the state yet.
+
+        A log is checkpointed before anything in it is committed. A checkpoint lists all logs, so
+        one is written for many new logs, and the replicas get their roles after it.
         """
-        end_ms = self.loop.clock_ms() + CREATES_PER_TURN_MS
-        for key in list(islice(self._new, CREATES_PER_TURN)):
-            del self._new[key]
+        if self._has_stopped:
+            return
+        try:
+            self._create_some()
+        finally:  # an error with one partition keeps no other from its turn
+            self._is_creating = bool(self._new or self._created or self._checkpointed)
+            if self._is_creating:
+                asyncio.get_running_loop().call_soon(self.loop.run, self._create_new)
+
+    def _create_some(self) -> None:
+        end_ms = self.loop.clock_ms() + CHANGES_PER_TURN_MS
+        for key, _ in self._some(self._new, end_ms):
+            if self._create_replica(key):
+                self._created[key] = None
+        is_good_part = len(self._created) * CHECKPOINTED_PARTS >= len(self.partitions)
+        if self._created and (is_good_part or not self._new):
+            self._checkpoint_new_logs()
+            self._checkpointed |= self._created
+            self._created = {}
+        for key, _ in self._some(self._checkpointed, end_ms):
             self._apply_state(key)
+        self._begin_terms()
+
+    def _some(
+        self, waiting: dict[TopicPartition, T], end_ms: int
+    ) -> Iterator[tuple[TopicPartition, T]]:
+        """Remove what one turn deals with: at least one, so that every turn gets on."""
+        for key in list(islice(waiting, CHANGES_PER_TURN)):
+            if key in waiting:
+                yield key, waiting.pop(key)
             if self.loop.clock_ms() >= end_ms:
-                break
-        self._note_new_logs()
-        self._is_creating = bool(self._new)
-        if self._is_creating:
-            asyncio.get_running_loop().call_soon(self.loop.run, self._create_new)
+                return
+
+    def _create_replica(self, key: TopicPartition) -> bool:
+        """Whether there is a new replica, which has no role yet."""
+        state, topic = self.view.states.get(key), self.view.topics.get(key[0])
+        if state is None or topic is None or self.broker not in state.replicas:
+            return False  # it was deleted meanwhile
+        try:
+            self._ensure_replica(key, topic.topic_id)
+        except StorageRefusal as refusal:
+            self._apply_later(key, refusal)
+            return False
+        return True
 
     def _lead_what_waits(self) -> None:
         """Partitions that name this broker wait until a controller has handled its incarnation."""
@@ -234,22 +316,29 @@ class Replicas:
         if waiting and self.may_lead():
             for key in sorted(waiting):
                 self._apply_state(key)
+            self._begin_terms()
 
     def _apply_state(self, key: TopicPartition) -> None:
         """Lead, follow or drop the partition as its state says; retry if the disk refuses."""
         try:
             self._apply_state_now(key)
         except StorageRefusal as refusal:
-            logger.warning("%s-%d: %s; trying again in %d ms", *key, refusal, STORAGE_RETRY_MS)
-            if key not in self._refused:
-                self._refused.add(key)
-                self.loop.call_later(STORAGE_RETRY_MS / 1_000, self._apply_state_again, key)
+            self._apply_later(key, refusal)
+
+    def _apply_later(self, key: TopicPartition, refusal: StorageRefusal) -> None:
+        logger.warning("%s-%d: %s; trying again in %d ms", *key, refusal, STORAGE_RETRY_MS)
+        if key not in self._refused:
+            self._refused.add(key)
+            self.loop.call_later(STORAGE_RETRY_MS / 1_000, self._apply_state_again, key)
 
     def _apply_state_again(self, key: TopicPartition) -> None:
         self._refused.discard(key)
+        if self._has_stopped:
+            return
         if self.store.session is not None:  # else every state is applied with the next session
             self._apply_state(key)
-            self._note_new_logs()
+            self._checkpoint_new_logs()
+            self._begin_terms()
 
     def _apply_state_now(self, key: TopicPartition) -> None:
         state = self.view.states.get(key)
@@ -257,26 +346,29 @@ class Replicas:
         if state is None or topic is None or self.broker not in state.replicas:
             self._drop(key)
             return
+        self._apply_role(self._ensure_replica(key, topic.topic_id), state)
+
+    def _ensure_replica(self, key: TopicPartition, topic_id: UUID) -> Replica:
+        """The replica of this topic, with its log; created if it is not there."""
         replica = self.partitions.get(key)
-        if replica is None or replica.topic_id != topic.topic_id:
-            self._drop(key)
-            if self.directory.topic_ids.get(key, topic.topic_id) != topic.topic_id:
-                self._set_aside(key)
-            log = self.directory.create(*key, topic_id=topic.topic_id, now_ms=self.wall_ms())
-            watermark = self.directory.limit_watermark(
-                key, topic.topic_id, self._watermarks.get(key, 0)
-            )
-            replica = Replica(
-                key,
-                topic.topic_id,
-                log,
-                high_watermark=watermark,
-                report=self.leading.report,
-                loop=self.loop,
-            )
-            self.partitions[key] = replica
-            self.offline.replace_unopened(key)
-        self._apply_role(replica, state)
+        if replica is not None and replica.topic_id == topic_id:
+            return replica
+        self._drop(key)
+        if self.directory.topic_ids.get(key, topic_id) != topic_id:
+            self._set_aside(key)
+        log = self.directory.create(*key, topic_id=topic_id, now_ms=self.wall_ms())
+        watermark = self.directory.limit_watermark(key, topic_id, self._watermarks.get(key, 0))
+        replica = Replica(
+            key,
+            topic_id,
+            log,
+            high_watermark=watermark,
+            report=self.leading.report,
+            loop=self.loop,
+        )
+        self.partitions[key] = replica
+        self.offline.replace_unopened(key)
+        return replica
 
     def _apply_role(self, replica: Replica, state: PartitionState) -> None:
         is_new_epoch, isr_before = state.leader_epoch != replica.epoch, replica.members
@@ -284,7 +376,11 @@ class Replicas:
         settings = self._topic_settings.layers_of_topic(replica.key[0])
         self._apply_limits(replica, state, settings)
         self.offline.check_repaired(replica.key)
-        if state.leader != self.broker or not self.may_lead() or not self.offline.can_lead(replica):
+        is_elected = state.leader == self.broker and self.may_lead()
+        if not is_elected or not (
+            self.offline.can_lead(replica)
+            or self._leads_alone(replica, state, is_new_epoch=is_new_epoch)
+        ):
             if replica.is_leader:
                 replica.end_term()
             self.on_following(replica)
@@ -292,11 +388,59 @@ class Replicas:
                 self.offline.request_election(replica.key)
             return
         if is_new_epoch or replica.term is None:
-            rule = self._rule(replica.key[0], settings)
-            self.leading.begin(replica, state, rule, isr_before, now_ms=self.loop.now_ms)
+            replica.end_term()
             self.on_following(replica)
-        else:
-            self.leading.read_state(replica)
+            self._to_lead.setdefault(replica.key, isr_before)
+            return
+        self.leading.read_state(replica)
+        self.leading.remove_eligible_if_enough(replica, state)
+
+    def _leads_alone(self, replica: Replica, state: PartitionState, *, is_new_epoch: bool) -> bool:
+        """Whether no other replica can lead: one that was found damaged while it led leads on.
+
+        It serves what it has, also to a replica that is added for that reason.
+        """
+        is_leading = replica.is_leader and not is_new_epoch and not replica.log.has_failed
+        return is_leading and len(state.isr) == 1
+
+    def _begin_terms(self) -> None:
+        """Begin to lead what the states say, some partitions per turn of the loop.
+
+        A term begins with a write to the disk, and after a failover or a start there are thousands
+        to begin. Done in one turn, they would keep the heartbeat back until the session ends, and
+        all would begin again. Until its turn a partition is neither led nor fetched.
+        """
+        if self._is_beginning:
+            return
+        self._begin_some_terms()
+
+    def _begin_some_terms(self) -> None:
+        if self._has_stopped:
+            return
+        end_ms = self.loop.clock_ms() + CHANGES_PER_TURN_MS
+        try:
+            for key, isr_before in self._some(self._to_lead, end_ms):
+                try:
+                    self._begin_term(key, isr_before)
+                except StorageRefusal as refusal:
+                    self._apply_later(key, refusal)
+        finally:  # an error with one partition keeps no other from its turn
+            self._is_beginning = bool(self._to_lead)
+            if self._is_beginning:
+                asyncio.get_running_loop().call_soon(self.loop.run, self._begin_some_terms)
+
+    def _begin_term(self, key: TopicPartition, isr_before: frozenset[BrokerId] | None) -> None:
+        replica, state = self.partitions.get(key), self.view.states.get(key)
+        if replica is None or state is None or replica.is_leader:
+            return
+        if (state.leader, state.leader_epoch) != (self.broker, replica.epoch):
+            return  # a later state, which is applied as well
+        if not self.may_lead() or not self.offline.can_lead(replica):
+            return
+        settings = self._topic_settings.layers_of_topic(key[0])
+        rule = self._rule(key[0], settings)
+        self.leading.begin(replica, state, rule, isr_before, now_ms=self.loop.now_ms)
+        self.on_following(replica)
         self.leading.remove_eligible_if_enough(replica, state)
 
     def _stop_replica(self, replica: Replica) -> None:
@@ -305,6 +449,9 @@ class Replicas:
         self.on_following(replica)
 
     def _drop(self, key: TopicPartition) -> None:
+        self._created.pop(key, None)
+        self._checkpointed.pop(key, None)
+        self._to_lead.pop(key, None)
         replica = self.partitions.pop(key, None)
         if replica is not None:
             replica.drop()
@@ -316,11 +463,11 @@ class Replicas:
             self._undeleted.discard(key)
             self.has_dropped.set()
 
-    def _note_new_logs(self) -> None:
+    def _checkpoint_new_logs(self) -> None:
         """Before anything in a new log is committed: else its loss would go unnoticed."""
         if self.directory.has_new_logs:
             try:
-                self.directory.write_held_replicas(flush=False)
+                self.directory.write_replica_checkpoint(flush=False)
             except StorageRefusal as refusal:
                 logger.warning(
                     "held-replicas-checkpoint is not written: %s; trying again with the next"
@@ -353,6 +500,7 @@ class Replicas:
             policy=rule.policy,
             fetch_wait_max_ms=settings.integer("replica.fetch.wait.max.ms"),
             process_time_max_ms=rule.process_time_max_ms,
+            process_time_includes_stalls=rule.process_time_includes_stalls,
         )
 
     def _apply_limits(self, replica: Replica, state: PartitionState, settings: Settings) -> None:
@@ -409,7 +557,7 @@ class Replicas:
     def on_drained(self) -> None:
         if self._recorder is not None:
             self._recorder.record_drain(now_ms=self.loop.now_ms)
-        self.leading.on_drained(self.partitions.values(), now_ms=self.loop.now_ms)
+        self.leading.on_drained(now_ms=self.loop.now_ms)
 
     # Files.
 
@@ -430,7 +578,7 @@ class Replicas:
         watermarks = {key: replica.high_watermark for key, replica in list(self.partitions.items())}
         self.directory.write_watermarks(watermarks)
         try:
-            self.directory.write_held_replicas(self._high_watermark_of)
+            self.directory.write_replica_checkpoint(self._high_watermark_of)
         except StorageRefusal as refusal:  # logs are flushed all the same
             logger.warning("held-replicas-checkpoint is not written: %s", refusal)
 
@@ -451,4 +599,5 @@ class Replicas:
     async def stop(self) -> None:
         await self.leading.stop()
         await self.offline.stop()
+        self._has_stopped = True
         self.end_terms()
