@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from insync.cli.replica_words import why
 from insync.client.admin import Admin, NewTopic
 from insync.client.admin_connections import Connections, Patience
 from insync.client.partition_client import PartitionClient
-from insync.client.replica_lag import FollowerRow, ReplicaLag, Report, _LeaderEnds
+from insync.client.replica_lag import SAMPLES_MAX, FollowerRow, ReplicaLag, Report, _LeaderEnds
+from insync.client.replica_limits import KEPT_MS, Limits, ReplicaLimits
 from insync.sim.cluster import Cluster
 from insync.sim.virtual_loop import VirtualLoop, virtual_time
+from insync.wire.any_version import Values
 from insync.wire.apis import SUPPORTED, Api
 from insync.wire.configs import Resource
 from support.sim.simulated_cluster import SETTINGS
@@ -238,6 +244,121 @@ def test_behind_all_samples_a_lag_is_at_least_the_time_since_the_first() -> None
     assert ends.age_ms(10, now_ms=4_000) == (0, True)
 
 
+def slow_age_ms(samples: list[tuple[int, int]], end: int, *, now_ms: int) -> tuple[int, bool]:
+    """The same from every sample, one by one, the latest first."""
+    later_ms, later_end = now_ms, samples[-1][1]
+    for at_ms, leader_end in reversed(samples):
+        if leader_end <= end:
+            grown = later_end - leader_end
+            fraction = (end - leader_end) / grown if grown else 1.0
+            return round(now_ms - (at_ms + fraction * (later_ms - at_ms))), False
+        later_ms, later_end = at_ms, leader_end
+    return now_ms - samples[0][0], True
+
+
+@given(
+    growth=st.lists(st.sampled_from([0, 0, 0, 1, 5]), min_size=1, max_size=60),
+    behind=st.integers(0, 70),
+)
+def test_merged_samples_say_the_same_as_all(growth: list[int], behind: int) -> None:
+    ends, samples, end = _LeaderEnds(), [], 100
+    for turn, grown in enumerate(growth):
+        end += grown
+        samples.append((turn * 1_000, end))
+        ends.add(turn * 1_000, end)
+    now_ms = samples[-1][0]
+    assert ends.age_ms(end - behind, now_ms=now_ms) == slow_age_ms(
+        samples, end - behind, now_ms=now_ms
+    )
+
+
+def test_samples_are_bounded_and_those_of_an_idle_log_are_two() -> None:
+    idle, busy = _LeaderEnds(), _LeaderEnds()
+    for turn in range(5 * SAMPLES_MAX):
+        idle.add(turn, 7)
+        busy.add(turn, turn)
+        assert len(busy.ends) == len(busy.times_ms) <= SAMPLES_MAX
+    assert list(idle.times_ms) == [0, 5 * SAMPLES_MAX - 1]
+    assert busy.ends[-1] == 5 * SAMPLES_MAX - 1
+    assert len(busy.ends) > SAMPLES_MAX // 2
+
+
+class CountedStrangers(AsStrangers):
+    """Which brokers were asked for what."""
+
+    requests: list[tuple[int, Api]]
+
+    async def ask_broker(self, broker: int, api: Api, values: Values) -> Any:
+        self.requests.append((broker, api))
+        return await super().ask_broker(broker, api, values)
+
+
+def test_sizes_are_asked_for_only_where_a_follower_is_behind(loop: VirtualLoop) -> None:
+    async def check(at: MeasuredCluster) -> None:
+        await at.admin.create_topic(NewTopic(name="u", assignment=[[2, 3]]))
+        await at.writer.append([b"0"])
+        await asyncio.sleep(0.5)
+        host = at.cluster.network.host(CLIENT)
+        strangers = CountedStrangers(host, at.cluster.addresses, patience=PATIENCE)
+        strangers.requests = []
+        async with Admin(strangers) as admin:
+            lag = ReplicaLag(strangers, clock_ms=loop.clock_ms)
+            report = await lag.measure(await admin.topics())
+            assert [row.messages for row in report.rows] == [0, 0, 0]
+            assert strangers.requests == [(broker, Api.LIST_OFFSETS) for broker in (1, 2, 3)]
+            at.cluster.network.cut(1, 3)
+            await at.writer.append([b"x" * 1_000])
+            await asyncio.sleep(0.1)
+            strangers.requests.clear()
+            report = await lag.measure(await admin.topics())
+            (row,) = (row for row in report.rows if row.messages)
+            assert (row.topic, row.follower, row.messages) == ("t", 3, 1)
+            assert row.bytes is not None
+            assert row.bytes > 1_000
+            asked = [each for each in strangers.requests if each[1] is Api.DESCRIBE_LOG_DIRS]
+            assert [broker for broker, _ in asked] == [1, 2, 3]
+
+    scenario(loop, check, replica_lag_time_max_ms="300", replica_fetch_wait_max_ms="100")
+
+
+# What a report is judged by.
+
+
+def test_limits_are_read_where_needed_and_kept(loop: VirtualLoop) -> None:
+    async def check(at: MeasuredCluster) -> None:
+        limits = ReplicaLimits(at.admin, clock_ms=loop.clock_ms)
+        assert await limits.read(await at.measure()) == Limits()
+        at.cluster.kill(3)
+        await asyncio.sleep(1)
+        read = await limits.read(await at.measure())
+        assert read == Limits(min_isr={"t": 1})
+        assert read.required_isr("t", replication_factor=3) == 1
+        assert read.required_isr("unknown", replication_factor=3) is None
+        nine = {"min.insync.replicas": "9"}
+        await at.admin.alter_configs(Resource.TOPIC, "t", set_values=nine)
+        assert await limits.read(await at.measure()) == read, "kept for some time"
+        await asyncio.sleep(KEPT_MS / 1_000)
+        later = await limits.read(await at.measure())
+        assert later.required_isr("t", replication_factor=3) == 3, "as leaders require it"
+
+    scenario(loop, check)
+
+
+def test_the_session_timeout_is_read_when_a_broker_does_not_respond(loop: VirtualLoop) -> None:
+    async def check(at: MeasuredCluster) -> None:
+        await at.measure()
+        at.cluster.network.cut(CLIENT, 3)
+        report = await at.measure()
+        assert report.silent.keys() == {3}
+        limits = await ReplicaLimits(at.admin, clock_ms=loop.clock_ms).read(report)
+        assert limits.session_timeout_ms == 7_000
+        stranger = replace(report, is_exact=False)
+        limits = await ReplicaLimits(at.admin, clock_ms=loop.clock_ms).read(stranger)
+        assert limits.session_timeout_ms is None, "Apache Kafka's leaders report no silence"
+
+    scenario(loop, check, broker_session_timeout_ms="7000")
+
+
 def test_a_follower_held_back_by_a_throttle_is_reported_as_throttled(loop: VirtualLoop) -> None:
     """At 1 B/s: its leader responds, but with no records for it."""
 
@@ -258,5 +379,32 @@ def test_a_follower_held_back_by_a_throttle_is_reported_as_throttled(loop: Virtu
         assert (rows[2].is_throttled, rows[2].in_sync) == (True, False)
         assert why(rows[2]).startswith("throttled: ")
         assert why(rows[3]) == "caught up"
+
+    scenario(loop, check)
+
+
+def test_a_broker_that_was_late_once_has_as_much_time_as_the_others_again(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report of thousands of partitions takes longer than a hung broker is waited for."""
+
+    async def check(at: MeasuredCluster) -> None:
+        connections, delay_s = at.admin.connections, 3.0
+        ask = connections.ask_broker_bytes
+
+        async def ask_late(broker: int, api: Api, body: bytes) -> Any:
+            await asyncio.sleep(delay_s)
+            return await ask(broker, api, body)
+
+        monkeypatch.setattr(connections, "ask_broker_bytes", ask_late)
+        assert (await at.measure()).silent.keys() == {1, 2, 3}
+        delay_s = 1.0
+        assert (await at.measure()).silent == {}
+        at.cluster.network.cut(CLIENT, 3)
+        delay_s = 0.0
+        for within_ms in (2_000, 400, 400):
+            began_ms = loop.clock_ms()
+            assert (await at.measure()).silent.keys() == {3}
+            assert loop.clock_ms() - began_ms <= within_ms
 
     scenario(loop, check)

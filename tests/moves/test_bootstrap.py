@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from insync.cli import reassign_end
+from insync.cli import reassign_do, reassign_end
 from insync.client.admin import Admin
 from insync.moves import cluster as clusters
 from insync.moves.bootstrap import Outcome, WatchOptions, bootstrap
 from insync.moves.journal import JournalFile
+from insync.moves.planning import UnsafeThrottle
 from insync.rules.refusals import Refusal
 from insync.rules.throttle_lease import HOLD_MS
 from insync.sim.cluster import Cluster
@@ -27,7 +28,7 @@ from support.moves.simulated_brokers import (
     throttles,
     to,
 )
-from support.sim.few_brokers import TWO, client_of, isr_of, until
+from support.sim.few_brokers import THREE, TWO, client_of, isr_of, state_of, until
 
 
 @pytest.fixture(params=[LEASE, JOURNAL])
@@ -51,7 +52,11 @@ def bootstrapping(
     *,
     warn: Callable[[str], None] = pytest.fail,
     gives_up_after_ms: int | None = None,
+    check: Callable[[], Awaitable[None]] | None = None,
 ) -> asyncio.Task[Any]:
+    async def check_nothing() -> None:
+        pass
+
     async def run() -> Any:
         now = await clusters.read_cluster(admin)
         return await bootstrap(
@@ -67,6 +72,7 @@ def bootstrapping(
                 stuck_after_ms=30_000,
                 gives_up_after_ms=gives_up_after_ms,
             ),
+            check=check or check_nothing,
         )
 
     return asyncio.create_task(run())
@@ -207,5 +213,66 @@ def test_a_throttle_that_lapsed_is_held_again(tmp_path: Path) -> None:
         outcome, _ = await task
         assert outcome is Outcome.CAUGHT_UP
         assert throttles(cluster) == {}
+
+    run_tool(scenario)
+
+
+@pytest.mark.usefixtures("kept_by")
+def test_the_throttle_is_set_before_it_is_checked_and_removed_if_it_cannot_work(
+    tmp_path: Path,
+) -> None:
+    """The broker may be copying already: measuring first would leave it unthrottled so long."""
+    throttles_at_check: list[dict[str, dict[str, str]]] = []
+
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
+        await behind(cluster)
+
+        async def check() -> None:
+            throttles_at_check.append(throttles(cluster))
+            await asyncio.sleep(10)
+            throttles_at_check.append(throttles(cluster))
+            raise UnsafeThrottle("it never ends")
+
+        with pytest.raises(UnsafeThrottle):
+            await bootstrapping(cluster, admin, tmp_path, check=check)
+        assert throttles_at_check == [SET, SET]
+        assert throttles(cluster) == {}
+        assert list(tmp_path.glob("*.json")) == []
+        cluster.network.heal()
+
+    run_tool(scenario)
+
+
+@pytest.mark.usefixtures("kept_by")
+def test_leaders_that_change_meanwhile_are_added_and_removed_with_the_rest(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, admin: Admin) -> None:
+        await reassign_do.execute(
+            admin, options(tmp_path, to(1, 2, 3), throttle_bytes_per_s=None, starts=True)
+        )
+        await until(lambda: sorted(isr_of(cluster)) == [1, 2, 3], within_s=60)
+        cluster.network.cut(2, 1)
+        cluster.network.cut(2, 3)
+        await client_of(cluster, 103).append_once([b"more"])
+        await until(lambda: sorted(isr_of(cluster)) == [1, 3], within_s=60)
+        task = bootstrapping(cluster, admin, tmp_path, warn=lambda _: None)
+        await asyncio.sleep(5)
+        assert throttles(cluster) == SET
+        cluster.kill(1)
+        await until(lambda: state_of(cluster)["leader"] == THREE, within_s=60)
+        both = {
+            **SET,
+            "/config/brokers/3": {"leader.replication.throttled.rate": "1000000"},
+            "/config/topics/t": {
+                "leader.replication.throttled.replicas": "0:1,0:3",
+                "follower.replication.throttled.replicas": "0:2",
+            },
+        }
+        await until(lambda: throttles(cluster) == both, within_s=HOLD_MS / 1_000)
+        await cluster.start(1)
+        cluster.network.heal()
+        outcome, ended = await task
+        assert (outcome, ended.problems) == (Outcome.CAUGHT_UP, ())
+        assert throttles(cluster) == {}
+        assert list(tmp_path.glob("*.json")) == []
 
     run_tool(scenario)

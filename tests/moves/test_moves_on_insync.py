@@ -189,6 +189,7 @@ def test_a_store_out_of_reach_for_a_moment_is_waited_for(
 
 def test_a_plan_is_generated_and_estimated(tmp_path: Path) -> None:
     async def scenario(_: Cluster, admin: Admin) -> None:
+        await asyncio.sleep(20)  # until the brokers report that nothing comes in
         answer = await reassign_plan.generate(admin, options(tmp_path, {}))
         assert answer.data["partitions_to_move"] == 0, "one partition is balanced wherever it is"
         ours = options(

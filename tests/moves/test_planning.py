@@ -90,6 +90,18 @@ def test_a_throttle_is_not_called_safe_beside_a_time_of_never() -> None:
     assert estimated.tighter_time_ms(2 * MB) is None
 
 
+def test_no_time_is_shown_beside_a_throttle_that_cannot_finish() -> None:
+    """The leader sends what comes in to two replicas; the document's formula counts it once."""
+    cluster = cluster_now(dict.fromkeys(TEN, (1, 2)), alive=[1, 2, 3])
+    prepared = prepare(cluster, dict.fromkeys(TEN, ids([3, 2])), is_additional=False)
+    measured = between(cluster, sizes(30, 100), sizes(28, 90), elapsed_ms=10_000)
+    estimated = planning.estimate_plan(cluster, prepared.moving, measured, network_bytes_per_s=None)
+    assert estimated.document_time_ms(3 * MB) is not None
+    assert estimated.verdict(3 * MB) == "cannot finish"
+    assert estimated.tighter_time_ms(3 * MB) is None
+    assert estimated.tighter_time_ms(14 * MB) == 30_000
+
+
 def test_the_longer_of_both_times_is_shown() -> None:
     estimated = replace(seen(), client_bytes_in_max=7 * MB)
     assert estimated.document_time_ms(12 * MB) == 60_000

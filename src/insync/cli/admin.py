@@ -57,7 +57,9 @@ def ask(
     for note in client.notes:
         sys.stderr.write(f"insync: {config}: {note}\n")
 
-    async def answer() -> T:
+    results: list[T] = []
+
+    async def answer() -> None:
         connections = Connections(
             client.network, addresses, client_id=client.client_id, patience=client.patience
         )
@@ -66,9 +68,11 @@ def ask(
             return bool(connections.brokers)
 
         async with Admin(connections) as admin, refuse_web_servers(addresses, has_answer):
-            return await question(admin)
+            results.append(await question(admin))
 
-    return asyncio.run(answer())
+    # Not as the task's result: asyncio formats that, which takes long for a large one.
+    asyncio.run(answer())
+    return results[0]
 
 
 def client_of(config: Path | None, default: Patience = DEFAULT_PATIENCE) -> Client:

@@ -182,8 +182,9 @@ def reassign(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Time to measure the bytes that clients write.",
-            show_default="10s",
+            help="Measure anew for this time the bytes that clients write.",
+            show_default="what the brokers report of the last 10s; on Apache Kafka since --plan or "
+            "--generate, else for 10s",
         ),
     ] = None,
     stuck_after: Annotated[
@@ -263,7 +264,7 @@ def reassign(
         if max_impact is None
         else quantities.fraction(max_impact, flag="--max-impact"),
         shows_formula=formula,
-        measure_s=10
+        measure_s=None
         if measure_for is None
         else quantities.seconds(measure_for, flag="--measure-for"),
         stuck_after_s=stuck_after_s,

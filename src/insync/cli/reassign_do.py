@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from insync.cli import move_view, reassign_lines
 from insync.cli.answer import INTERRUPTED
@@ -22,8 +23,10 @@ from insync.moves import throttle as throttles
 from insync.moves.cluster import ClusterNow
 from insync.moves.execute import MoveStatus, PreparedPlan
 from insync.moves.journal import JournalFile
+from insync.moves.measure import Measured, Pause
 from insync.moves.plan_file import Plan, plan_json
 from insync.moves.progress import MoveProgress
+from insync.moves.size_samples import Clocks, SampleFile
 from insync.moves.throttle import ThrottleRemoval
 from insync.moves.watch import WaitsForBroker, watch_moves
 from insync.rules.move_plan import Move, TopicPartition
@@ -50,7 +53,7 @@ class ReassignOptions:
     network_bytes_per_s: int | None
     max_impact: Fraction | None
     shows_formula: bool
-    measure_s: int
+    measure_s: int | None  # None: at once if possible
     stuck_after_s: int
     gives_up_after_ms: int | None  # a broker that is down and does not return; None: never
     state_directory: Path
@@ -58,6 +61,9 @@ class ReassignOptions:
 
     def journal(self, cluster: ClusterNow) -> JournalFile:
         return JournalFile(self.state_directory, cluster.cluster_id)
+
+    def samples(self, cluster: ClusterNow) -> SampleFile:
+        return SampleFile(self.state_directory, cluster.cluster_id, CLOCKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,17 +136,47 @@ async def _check_safe(
     quota_bytes_per_s: int,
 ) -> None:
     """A move throttled below the rate of writes never ends; measure before it starts."""
-    if not options.as_json:
-        sys.stderr.write(f"insync: measuring for {options.measure_s} s how much clients write\n")
-    measured = await measure.measure(admin, cluster, for_s=options.measure_s, clock_ms=monotonic_ms)
-    estimate = planning.estimate_plan(
-        cluster, prepared.moving, measured, network_bytes_per_s=options.network_bytes_per_s
+
+    def check(measured: Measured) -> None:
+        estimate = planning.estimate_plan(
+            cluster, prepared.moving, measured, network_bytes_per_s=options.network_bytes_per_s
+        )
+        planning.check_safe(estimate, quota_bytes_per_s)
+
+    await measure.measure_and_check(
+        admin,
+        cluster,
+        for_s=options.measure_s,
+        samples=options.samples(cluster),
+        check=check,
+        pause=_pause(options),
     )
-    planning.check_safe(estimate, quota_bytes_per_s)
+
+
+async def measure_cluster(admin: Admin, options: ReassignOptions, cluster: ClusterNow) -> Measured:
+    return await measure.measure(
+        admin,
+        cluster,
+        for_s=options.measure_s,
+        samples=options.samples(cluster),
+        pause=_pause(options),
+    )
+
+
+def _pause(options: ReassignOptions) -> Pause:
+    return asyncio.sleep if options.as_json else pause_announced
+
+
+async def pause_announced(seconds: float) -> None:
+    sys.stderr.write(f"insync: measuring for {math.ceil(seconds)} s how much clients write\n")
+    await asyncio.sleep(seconds)
 
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+CLOCKS: Final = Clocks(wall_ms=lambda: time.time_ns() // 1_000_000, monotonic_ms=monotonic_ms)
 
 
 def _started_text(options: ReassignOptions, prepared: PreparedPlan, *, has_lease: bool) -> str:

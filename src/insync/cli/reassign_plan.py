@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from insync.cli.reassign_do import CommandResult, ReassignOptions, monotonic_ms
+from insync.cli.reassign_do import CommandResult, ReassignOptions, measure_cluster
 from insync.cli.replica_words import duration
 from insync.client.admin import Admin
 from insync.moves import cluster as clusters
@@ -44,7 +44,7 @@ async def generate(admin: Admin, options: ReassignOptions) -> CommandResult:
     busy = sorted(cluster.active.keys() & current.keys())
     if busy:
         raise BadPlan(f"{busy[0][0]}-{busy[0][1]} is being moved; wait until the move is complete")
-    measured = await measure.sizes_only(admin, cluster)
+    measured = await measure.sizes_only(admin, cluster, options.samples(cluster))
     proposed = balanced(
         current,
         brokers=brokers,
@@ -75,12 +75,7 @@ async def generate(admin: Admin, options: ReassignOptions) -> CommandResult:
 async def plan(admin: Admin, options: ReassignOptions) -> CommandResult:
     cluster = await clusters.read_cluster(admin)
     prepared = moves.prepare(cluster, options.plan, is_additional=True)
-    measured = await measure.measure(
-        admin,
-        cluster,
-        for_s=options.measure_s,
-        clock_ms=monotonic_ms,
-    )
+    measured = await measure_cluster(admin, options, cluster)
     estimate = planning.estimate_plan(
         cluster, prepared.moving, measured, network_bytes_per_s=options.network_bytes_per_s
     )
@@ -96,7 +91,7 @@ async def plan(admin: Admin, options: ReassignOptions) -> CommandResult:
             brokers=estimate.brokers,
         )
     return CommandResult(
-        data=_data(options, estimate, quotas, warnings),
+        data=_data(options, estimate, quotas, warnings, measured_ms=measured.over_ms),
         text=_text(options, estimate, quotas, warnings),
     )
 
@@ -114,7 +109,12 @@ def _quotas(options: ReassignOptions, estimate: PlanEstimate) -> dict[str, int]:
 
 
 def _data(
-    options: ReassignOptions, estimate: PlanEstimate, quotas: dict[str, int], warnings: list[str]
+    options: ReassignOptions,
+    estimate: PlanEstimate,
+    quotas: dict[str, int],
+    warnings: list[str],
+    *,
+    measured_ms: int,
 ) -> dict[str, Any]:
     return {
         "move_ratio": float(estimate.ratio),
@@ -123,7 +123,7 @@ def _data(
         "bytes_to_move": estimate.bytes_to_move,
         "log_bytes_per_broker": estimate.log_bytes_per_broker,
         "bytes_in_per_s_max": estimate.client_bytes_in_max,
-        "measured_s": options.measure_s,
+        "measured_s": measured_ms / 1_000,
         "safe_above_bytes_per_s": estimate.inbound_bytes_per_s,
         "document_safe_above_bytes_per_s": int(estimate.document_range.above_bytes_per_s),
         "safe_below_bytes_per_s": None

@@ -13,7 +13,14 @@ import typer
 from insync.cli import move_view, quantities, reassign_lines, reassign_plan
 from insync.cli.admin import BootstrapServer, CommandConfig, ask
 from insync.cli.answer import INTERRUPTED, Answer, JsonFlag, WrongUsage
-from insync.cli.reassign_do import CommandResult, ended_data, monotonic_ms, problems_text
+from insync.cli.reassign_do import (
+    CLOCKS,
+    CommandResult,
+    ended_data,
+    monotonic_ms,
+    pause_announced,
+    problems_text,
+)
 from insync.client.admin import Admin
 from insync.moves import bootstrap as bootstrapping
 from insync.moves import cluster as clusters
@@ -21,9 +28,10 @@ from insync.moves import measure, planning
 from insync.moves.bootstrap import Outcome, WatchOptions
 from insync.moves.cluster import ClusterNow
 from insync.moves.journal import JournalFile, state_directory
-from insync.moves.measure import CannotMeasure
+from insync.moves.measure import CannotMeasure, Measured
 from insync.moves.planning import PlanEstimate
 from insync.moves.progress import rate_text, size_text
+from insync.moves.size_samples import SampleFile
 from insync.rules.refusals import Refusal
 from insync.rules.values import BrokerId
 
@@ -68,8 +76,13 @@ def throttle(
         bool, typer.Option("--force", help="Set the throttle even if clients write faster than it.")
     ] = False,
     measure_for: Annotated[
-        str, typer.Option(metavar="TIME", help="Time to measure the bytes that clients write.")
-    ] = "10s",
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Measure anew for this time the bytes that clients write.",
+            show_default="what the brokers report of the last 10s; on Apache Kafka for 10s",
+        ),
+    ] = None,
     stuck_after: Annotated[
         str,
         typer.Option(
@@ -90,7 +103,9 @@ def throttle(
     if not bootstrap:
         raise WrongUsage("give --bootstrap: a throttle lasts until the broker has caught up")
     bytes_per_s = quantities.rate(throttle, flag="--throttle")
-    measure_s = quantities.seconds(measure_for, flag="--measure-for")
+    measure_s = (
+        None if measure_for is None else quantities.seconds(measure_for, flag="--measure-for")
+    )
     patience_ms = 1_000 * quantities.seconds(stuck_after, flag="--stuck-after")
     timeout_ms = None if timeout is None else quantities.milliseconds(timeout, flag="--timeout")
 
@@ -106,18 +121,29 @@ def throttle(
         loop.add_signal_handler(signal.SIGTERM, terminate, _this_task())
         cluster = await clusters.read_cluster(admin)
         number = BrokerId(broker)
-        if not force and not as_json:
-            sys.stderr.write(f"insync: measuring for {measure_s} s how much clients write\n")
-        estimated = await _estimate_checked(
-            admin, cluster, number, bytes_per_s, measure_s=None if force else measure_s
-        )
-        if not as_json:
-            sys.stdout.write(estimated.text)
-            sys.stdout.flush()
+        folder = state_directory(os.environ)
+        estimated = CommandResult(data=None, text="")
+
+        async def check() -> None:
+            nonlocal estimated
+            estimated = await _estimate_checked(
+                admin,
+                cluster,
+                number,
+                bytes_per_s,
+                measure_s=measure_s,
+                samples=SampleFile(folder, cluster.cluster_id, CLOCKS),
+                is_forced=force,
+                as_json=as_json,
+            )
+            if not as_json:
+                sys.stdout.write(estimated.text)
+                sys.stdout.flush()
+
         with move_view.progress_display(as_json=as_json) as display:
             outcome, ended = await bootstrapping.bootstrap(
                 admin,
-                JournalFile(state_directory(os.environ), cluster.cluster_id),
+                JournalFile(folder, cluster.cluster_id),
                 cluster,
                 number,
                 bytes_per_s=bytes_per_s,
@@ -128,6 +154,7 @@ def throttle(
                     stuck_after_ms=patience_ms,
                     gives_up_after_ms=timeout_ms,
                 ),
+                check=check,
             )
         has_caught_up = outcome is Outcome.CAUGHT_UP
         is_interrupted = outcome is Outcome.STOPPED and not is_terminated
@@ -159,20 +186,34 @@ async def _estimate_checked(
     bytes_per_s: int,
     *,
     measure_s: int | None,
+    samples: SampleFile,
+    is_forced: bool,
+    as_json: bool,
 ) -> CommandResult:
-    """Refused when it would never end; without `measure_s` (--force) only estimated."""
+    """Refused when it would never end; with --force only estimated."""
     copies = bootstrapping.copies_of(cluster, broker)
-    if measure_s is None:
+    if is_forced:
         try:
-            measured = await measure.sizes_only(admin, cluster)
+            measured = await measure.sizes_only(admin, cluster, None)
         except CannotMeasure:
             return CommandResult(data=None, text="")
-    else:
-        measured = await measure.measure(admin, cluster, for_s=measure_s, clock_ms=monotonic_ms)
-    rebuild = bootstrapping.estimate_rebuild(cluster, copies, broker, measured)
-    if measure_s is not None:
+        rebuild = bootstrapping.estimate_rebuild(cluster, copies, broker, measured)
+        return estimate(rebuild, broker, bytes_per_s, is_without_inbound=True)
+
+    def estimate_safe(measured: Measured) -> PlanEstimate:
+        rebuild = bootstrapping.estimate_rebuild(cluster, copies, broker, measured)
         planning.check_safe(rebuild, bytes_per_s)
-    return estimate(rebuild, broker, bytes_per_s, is_without_inbound=measure_s is None)
+        return rebuild
+
+    rebuild = await measure.measure_and_check(
+        admin,
+        cluster,
+        for_s=measure_s,
+        samples=samples,
+        check=estimate_safe,
+        pause=asyncio.sleep if as_json else pause_announced,
+    )
+    return estimate(rebuild, broker, bytes_per_s, is_without_inbound=False)
 
 
 def estimate(

@@ -126,9 +126,9 @@ class Admin:
             for each in response.brokers
         ]
 
-    async def topics(self) -> list[Topic]:
-        """Every topic of the cluster, sorted by name."""
-        response = await self._connections.operation(lambda: self._connections.metadata(None))
+    async def topics(self, names: Sequence[str] | None = None) -> list[Topic]:
+        """Every topic of the cluster, or those of these names that exist; sorted by name."""
+        response = await self._connections.operation(lambda: self._connections.metadata(names))
         topics = [_topic(each) for each in response.topics if each.error_code is ErrorCode.none]
         return sorted(topics, key=lambda topic: topic.name)
 
@@ -193,14 +193,16 @@ class Admin:
             for each in topic.partitions
         }
 
-    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]] | None:
-        """Each topic's effective settings; None if the broker cannot describe them."""
+    async def topic_configs(
+        self, names: Sequence[str], keys: Sequence[str] | None = None
+    ) -> dict[str, dict[str, ConfigValue]] | None:
+        """Effective settings of each topic; None if the broker cannot describe them."""
         if not await self._offers(Api.DESCRIBE_CONFIGS):
             return None
         if not names:
             return {}
         resources = [
-            {"resource_type": Resource.TOPIC, "resource_name": name, "configuration_keys": None}
+            {"resource_type": Resource.TOPIC, "resource_name": name, "configuration_keys": keys}
             for name in names
         ]
 
@@ -216,9 +218,11 @@ class Admin:
             configs[result.resource_name] = {each.name: _config(each) for each in result.configs}
         return configs
 
-    async def configs(self, kind: Resource, name: str) -> list[ConfigValue]:
-        """All settings of a topic, of a broker (by its id), or (without a name) of all brokers."""
-        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    async def configs(
+        self, kind: Resource, name: str, keys: Sequence[str] | None = None
+    ) -> list[ConfigValue]:
+        """Settings of a topic, of a broker (by its id), or (without a name) of all brokers."""
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
         values = {"resources": [resource], "include_synonyms": True}
 
         response = await self._ask_owner(kind, name, Api.DESCRIBE_CONFIGS, values)

@@ -173,6 +173,12 @@ class Connections:
         _, versions = await self._connect(self._addresses[broker])
         return _common_version(api, versions) is not None
 
+    async def ping_broker(self, broker: int) -> None:
+        """Return when this broker has answered a small request."""
+        address = self._addresses[broker]
+        connection, _ = await self._connect(address)
+        await self._await_response(address, _versions(connection))
+
     async def ask_broker(self, broker: int, api: Api, values: Values) -> Any:
         """The response of this broker."""
         if broker not in self._addresses:
@@ -201,10 +207,10 @@ class Connections:
         """Metadata of these topics or (None) of all; updates brokers and controller."""
         topics = None if names is None else [{"name": name} for name in names]
         values = {"topics": topics, "allow_auto_topic_creation": False}
-        answer = await self.ask(Api.METADATA, values)
-        self._addresses = {each.node_id: (each.host, each.port) for each in answer.brokers}
-        self._controller = answer.controller_id if answer.controller_id >= 0 else None
-        return answer
+        response = await self.ask(Api.METADATA, values)
+        self._addresses = {each.node_id: (each.host, each.port) for each in response.brokers}
+        self._controller = response.controller_id if response.controller_id >= 0 else None
+        return response
 
     async def _responding_broker(self) -> Address:
         """A broker that responds: the last one, a bootstrap address, or one from Metadata.
@@ -314,8 +320,12 @@ class Connections:
 
 
 async def _versions(connection: ClientConnection) -> dict[int, range]:
-    answer = await connection.request(messages.request_type(Api.API_VERSIONS, API_VERSIONS_FIRST)())
-    return {each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys}
+    response = await connection.request(
+        messages.request_type(Api.API_VERSIONS, API_VERSIONS_FIRST)()
+    )
+    return {
+        each.api_key: range(each.min_version, each.max_version + 1) for each in response.api_keys
+    }
 
 
 def _common_version(api: Api, offered: dict[int, range]) -> int | None:

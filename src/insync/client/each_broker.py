@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from insync.rules.refusals import Refusal
 
 Broker = TypeVar("Broker", bound=int)
 T = TypeVar("T")
+
+DOES_NOT_RESPOND: Final = "does not respond"
 
 
 async def ask_each_broker(
@@ -30,7 +32,7 @@ async def ask_each_broker(
     results_by_broker: dict[Broker, T] = {}
     for broker, result in zip(ordered, results, strict=True):
         if isinstance(result, TimeoutError):
-            problems[broker] = "does not respond"
+            problems[broker] = DOES_NOT_RESPOND
         elif isinstance(result, Refusal):
             problems[broker] = str(result)
         elif isinstance(result, BaseException):

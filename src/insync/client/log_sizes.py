@@ -67,23 +67,28 @@ async def of_broker(
     connections: Connections, broker: BrokerId, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, LogSize]:
     """The broker's logs of these partitions; partitions without a replica there are left out."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        by_topic.setdefault(topic, []).append(number)
-    if not by_topic:
-        return {}
-    ends = await _log_end_offsets(connections, broker, by_topic)
-    sizes = await _log_bytes(connections, broker, by_topic)
+    ends = await read_log_ends(connections, broker, partitions)
+    sizes = await read_log_bytes(connections, broker, partitions)
     return {key: LogSize(end=ends.get(key), size_bytes=sizes.get(key)) for key in {**ends, **sizes}}
 
 
-async def _log_end_offsets(
-    connections: Connections, broker: BrokerId, by_topic: Mapping[str, Iterable[int]]
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        by_topic.setdefault(topic, []).append(number)
+    return by_topic
+
+
+async def read_log_ends(
+    connections: Connections, broker: BrokerId, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
+    """The log end offset of each replica of these partitions on this broker."""
+    if not partitions:
+        return {}
     latest = {"timestamp": LATEST, "current_leader_epoch": -1}
     topics = [
         {"name": name, "partitions": [{"partition_index": n, **latest} for n in numbers]}
-        for name, numbers in by_topic.items()
+        for name, numbers in _by_topic(partitions).items()
     ]
     response: Any = await connections.ask_broker(
         broker, Api.LIST_OFFSETS, {"replica_id": DEBUG_REPLICA, "topics": topics}
@@ -96,12 +101,16 @@ async def _log_end_offsets(
     }
 
 
-async def _log_bytes(
-    connections: Connections, broker: BrokerId, by_topic: Mapping[str, Sequence[int]]
+async def read_log_bytes(
+    connections: Connections, broker: BrokerId, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    if not await connections.broker_offers(broker, Api.DESCRIBE_LOG_DIRS):
+    """The bytes of each replica of these partitions on this broker, if it reports them."""
+    if not partitions or not await connections.broker_offers(broker, Api.DESCRIBE_LOG_DIRS):
         return {}
-    topics = [{"topic": name, "partitions": tuple(numbers)} for name, numbers in by_topic.items()]
+    topics = [
+        {"topic": name, "partitions": tuple(numbers)}
+        for name, numbers in _by_topic(partitions).items()
+    ]
     response: Any = await connections.ask_broker(broker, Api.DESCRIBE_LOG_DIRS, {"topics": topics})
     return {
         (topic.name, each.partition_index): each.partition_size

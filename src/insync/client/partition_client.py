@@ -111,10 +111,10 @@ class PartitionClient:
             PRODUCE_VERSION, ProduceRequest(None, ACKS_ALL, 1_000, [produce])
         )
         while True:
-            answer = await self._ask_leader(Api.PRODUCE, PRODUCE_VERSION, body)
-            if answer is None:
+            response = await self._ask_leader(Api.PRODUCE, PRODUCE_VERSION, body)
+            if response is None:
                 continue
-            (result,) = read_produce_response(PRODUCE_VERSION, *answer).results
+            (result,) = read_produce_response(PRODUCE_VERSION, *response).results
             if await self._is_success(ErrorCode(result.error)):
                 self._sequence += len(records)
                 return result.base_offset
@@ -134,10 +134,10 @@ class PartitionClient:
         )
         body = write_fetch_request(FETCH_VERSION, request)
         while True:
-            answer = await self._ask_leader(Api.FETCH, FETCH_VERSION, body)
-            if answer is None:
+            response = await self._ask_leader(Api.FETCH, FETCH_VERSION, body)
+            if response is None:
                 continue
-            ((_, (fetched,)),) = read_fetch_response(FETCH_VERSION, *answer).topics
+            ((_, (fetched,)),) = read_fetch_response(FETCH_VERSION, *response).topics
             if from_start and ErrorCode(fetched.error) is ErrorCode.offset_out_of_range:
                 return await self.read_batches(fetched.log_start, max_bytes=max_bytes)
             if await self._is_success(ErrorCode(fetched.error)):
@@ -172,10 +172,10 @@ class PartitionClient:
             replica_id=BrokerId(-1), isolation_level=i8(0), topics=(topic,)
         )
         body = messages.write_request(request)
-        answer = await self._ask_leader(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
-        if answer is None:
+        frame = await self._ask_leader(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+        if frame is None:
             return None
-        response: Any = messages.read_response(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, *answer)
+        response: Any = messages.read_response(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, *frame)
         result = response.topics[0].partitions[0]
         return int(result.offset) if await self._is_success(result.error_code) else None
 
@@ -209,19 +209,19 @@ class PartitionClient:
             return None
 
     async def _find_leader(self) -> tuple[str, int] | None:
-        answer = await self._ask_any_broker(
+        response = await self._ask_any_broker(
             MetadataRequest(
                 topics=(MetadataRequestTopic(name=TopicName(self._topic)),),
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
             )
         )
-        for topic in () if answer is None else answer.topics:
+        for topic in () if response is None else response.topics:
             for each in topic.partitions:
                 if each.partition_index == self._partition and each.leader_id >= 0:
                     self.leader_id = each.leader_id
                     return next(
-                        (b.host, b.port) for b in answer.brokers if b.node_id == each.leader_id
+                        (b.host, b.port) for b in response.brokers if b.node_id == each.leader_id
                     )
         return None
 
@@ -230,9 +230,9 @@ class PartitionClient:
             transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(seconds=60))
         )
         while True:
-            answer = await self._ask_any_broker(request)
-            if answer is not None and answer.error_code is ErrorCode.none:
-                return int(answer.producer_id)
+            response = await self._ask_any_broker(request)
+            if response is not None and response.error_code is ErrorCode.none:
+                return int(response.producer_id)
             await asyncio.sleep(self._retry_s)
 
     async def _ask_any_broker(self, request: Any) -> Any:

@@ -12,15 +12,19 @@ If a broker does not respond, only its own rows are missing; the report says whi
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final, TypeVar
 
 from insync.client import log_sizes
 from insync.client.admin import Partition, Topic, TopicPartition
 from insync.client.admin_connections import Connections
 from insync.client.each_broker import ask_each_broker
+from insync.rules.move_plan import TopicPartition as LogKey
 from insync.rules.values import BrokerId, PartitionId
 from insync.wire import describe_replicas as wire
 from insync.wire.apis import Api
@@ -40,12 +44,25 @@ SAMPLES_MAX: Final = 600
 BROKER_WITHIN_MS: Final = 2_000
 """A broker that takes longer is not shown: one stopped broker must not delay the rest."""
 SILENT_WITHIN_MS: Final = 200
-"""The same for a broker that did not respond the last time."""
+"""How long a broker that did not respond the last time has for a request that is answered at once.
+
+If it answers that, it has as long as the others again: its report of thousands of partitions may
+take longer than this.
+"""
 
 TREND_MS: Final = 10_000
 """Followers fetch in large steps, or wait for their throttle: two successive reports say little."""
 
 FollowerKey = tuple[str, int, int]  # topic, partition, follower
+
+
+class Problem(Enum):
+    """Why a follower's lag is unknown."""
+
+    NO_LEADER = "it has no leader"
+    LEADER_SILENT = "its leader does not respond"
+    LEADER_CHANGING = "its leader is changing"
+    NOT_REPORTED = "its broker does not report it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +92,7 @@ class FollowerRow:
     is_changing: bool = False
     is_throttled: bool = False
     obstacles: Obstacles = NO_OBSTACLES
-    problem: str | None = None  # why the lag is unknown
+    problem: Problem | None = None
     offline: OfflineSeen | None = None  # its log failed or is damaged
 
     @property
@@ -94,30 +111,46 @@ class Report:
     is_exact: bool
     rows: tuple[FollowerRow, ...]
     problems: tuple[str, ...]  # brokers that did not respond; if any, rows may be incomplete
+    topics: tuple[Topic, ...] = ()  # of Metadata
+    brokers: frozenset[int] = frozenset()  # registered, of Metadata
+    silent: Mapping[int, str] = field(default_factory=dict)  # which did not respond, and why
     offline: Mapping[FollowerKey, OfflineSeen] = field(default_factory=dict)  # also of leaders
 
 
 @dataclass(slots=True)
 class _LeaderEnds:
-    """Samples of a leader's log end offset: (time, offset), the latest last."""
+    """Samples of a leader's log end offset, the latest last.
 
-    samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    Arrays, because thousands of partitions have hundreds of samples each. Of samples with the same
+    offset only the first and the last are kept.
+    """
+
+    times_ms: array[int] = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, at_ms: int, end: int) -> None:
-        if self.samples and end < self.samples[-1][1]:
-            self.samples.clear()  # truncated, or a new topic: the samples are of another log
-        self.samples.append((at_ms, end))
+        times_ms, ends = self.times_ms, self.ends
+        if ends and end < ends[-1]:  # truncated, or a new topic: the samples are of another log
+            del times_ms[:], ends[:]
+        if len(ends) > 1 and ends[-2] == end:
+            times_ms[-1] = at_ms
+            return
+        times_ms.append(at_ms)
+        ends.append(end)
+        if len(ends) > SAMPLES_MAX:
+            del times_ms[: SAMPLES_MAX // 10], ends[: SAMPLES_MAX // 10]
 
     def age_ms(self, end: int, *, now_ms: int) -> tuple[int, bool]:
         """How long ago the leader's log ended at `end`, and whether that is only a minimum."""
-        later_ms, later_end = now_ms, self.samples[-1][1]
-        for at_ms, leader_end in reversed(self.samples):
-            if leader_end <= end:
-                grown = later_end - leader_end
-                fraction = (end - leader_end) / grown if grown else 1.0
-                return round(now_ms - (at_ms + fraction * (later_ms - at_ms))), False
-            later_ms, later_end = at_ms, leader_end
-        return now_ms - self.samples[0][0], True
+        later = bisect_right(self.ends, end)  # the first sample of a longer log
+        if later == 0:
+            return now_ms - self.times_ms[0], True
+        at_ms, leader_end = self.times_ms[later - 1], self.ends[later - 1]
+        if later == len(self.ends):
+            return 0, False
+        grown = self.ends[later] - leader_end
+        fraction = (end - leader_end) / grown
+        return round(now_ms - (at_ms + fraction * (self.times_ms[later] - at_ms))), False
 
 
 class ReplicaLag:
@@ -142,10 +175,13 @@ class ReplicaLag:
         """The lag of these topics' followers now; `topics` was read from Metadata just now."""
         included = [topic for topic in topics if self._is_included(topic.name)]
         problems: dict[int, str] = {}
-        offers = await self._of_each_broker(
+        offers = await ask_each_broker(
             self._connections.brokers,
-            lambda broker: self._connections.broker_offers(broker, Api.DESCRIBE_REPLICAS),
+            self._is_exact,
             problems,
+            within_ms=lambda broker: (
+                SILENT_WITHIN_MS if broker in self._silent else BROKER_WITHIN_MS
+            ),
         )
         exact = [broker for broker, offers_it in offers.items() if offers_it]
         offline: dict[FollowerKey, OfflineSeen] = {}
@@ -156,10 +192,18 @@ class ReplicaLag:
         self._silent = frozenset(problems)
         return Report(
             is_exact=bool(exact),
-            rows=tuple(self._with_trend(row) for row in rows),
+            rows=tuple(self._with_trends(rows)),
             problems=tuple(f"broker {broker}: {problems[broker]}" for broker in sorted(problems)),
+            topics=tuple(included),
+            brokers=frozenset(self._connections.brokers),
+            silent=problems,
             offline=offline,
         )
+
+    async def _is_exact(self, broker: int) -> bool:
+        if broker in self._silent:
+            await self._connections.ping_broker(broker)
+        return await self._connections.broker_offers(broker, Api.DESCRIBE_REPLICAS)
 
     async def _of_each_broker(
         self,
@@ -168,11 +212,9 @@ class ReplicaLag:
         problems: dict[int, str],
     ) -> dict[int, T]:
         """The result of each broker; for each that failed, `problems` gets the reason."""
-
-        def within_ms(broker: int) -> int:
-            return SILENT_WITHIN_MS if broker in self._silent else BROKER_WITHIN_MS
-
-        return await ask_each_broker(brokers, request, problems, within_ms=within_ms)
+        return await ask_each_broker(
+            brokers, request, problems, within_ms=lambda _: BROKER_WITHIN_MS
+        )
 
     # From Insync's leaders.
 
@@ -207,83 +249,111 @@ class ReplicaLag:
                     rows += _unknown(topic.name, partition, problems)
                 else:
                     rows += [_exact_row(*led_by, follower) for follower in led_by[1].followers]
-        return [replace(row, offline=offline.get(row.key)) for row in rows]
+        if offline:
+            rows = [replace(row, offline=offline.get(row.key)) for row in rows]
+        return rows
 
     # From the logs of any brokers.
 
     async def _estimated_rows(
         self, topics: Sequence[Topic], brokers: Iterable[int], problems: dict[int, str]
     ) -> list[FollowerRow]:
-        async def ask(broker: int) -> dict[TopicPartition, tuple[int, int | None]]:
-            return await self._read_logs(broker, topics)
-
-        responses = await self._of_each_broker(brokers, ask, problems)
+        ends = await self._read_of_each(log_sizes.read_log_ends, _hosted(topics), brokers, problems)
+        # Bytes only where a follower is behind: most of a cluster is not.
+        behind = _hosted(topics, lambda key, replicas: _is_behind(key, replicas, ends))
+        sizes = await self._read_of_each(
+            log_sizes.read_log_bytes, behind, behind.keys() & ends.keys(), problems
+        )
         now_ms = self._clock_ms()
         rows = []
         for topic in topics:
             for partition in topic.partitions:
-                key = topic.name, partition.number
-                leader = partition.leader
-                logs = {
-                    broker: responses[broker][key]
-                    for broker in responses
-                    if key in responses[broker]
+                key, leader = (topic.name, PartitionId(partition.number)), partition.leader
+                logs: dict[int, tuple[int, int | None]] = {
+                    broker: (ends[broker][key], sizes.get(broker, {}).get(key))
+                    for broker in partition.replicas
+                    if key in ends.get(broker, {})
                 }
                 if leader is None or leader not in logs:
                     rows += _unknown(topic.name, partition, problems)
                     continue
-                ends = self._ends.setdefault(key, _LeaderEnds())
-                ends.add(now_ms, logs[leader][0])
-                for follower in partition.replicas:
-                    if follower != leader:
-                        rows.append(
-                            _estimated_row(
-                                topic.name, partition, follower, logs, ends, now_ms=now_ms
-                            )
-                        )
+                leader_ends = self._ends.setdefault(key, _LeaderEnds())
+                leader_ends.add(now_ms, logs[leader][0])
+                rows += [
+                    _estimated_row(
+                        topic.name, partition, follower, logs, leader_ends, now_ms=now_ms
+                    )
+                    for follower in partition.replicas
+                    if follower != leader
+                ]
         return rows
 
-    async def _read_logs(
-        self, broker: int, topics: Sequence[Topic]
-    ) -> dict[TopicPartition, tuple[int, int | None]]:
-        """The log end offset of each log of this broker, and its bytes if reported."""
-        hosted = [
-            (topic.name, PartitionId(partition.number))
-            for topic in topics
-            for partition in topic.partitions
-            if broker in partition.replicas
-        ]
-        logs = await log_sizes.of_broker(self._connections, BrokerId(broker), hosted)
-        return {key: (log.end, log.size_bytes) for key, log in logs.items() if log.end is not None}
+    async def _read_of_each(
+        self,
+        read: Callable[[Connections, BrokerId, Sequence[LogKey]], Awaitable[dict[LogKey, int]]],
+        hosted: Mapping[int, Sequence[LogKey]],
+        brokers: Iterable[int],
+        problems: dict[int, str],
+    ) -> dict[int, dict[LogKey, int]]:
+        async def ask(broker: int) -> dict[LogKey, int]:
+            return await read(self._connections, BrokerId(broker), hosted.get(broker, ()))
+
+        return await self._of_each_broker(brokers, ask, problems)
 
     # Trends.
 
-    def _with_trend(self, row: FollowerRow) -> FollowerRow:
-        if row.messages is None:
-            return row
+    def _with_trends(self, rows: Iterable[FollowerRow]) -> Iterator[FollowerRow]:
         now_ms = self._clock_ms()
+        for row in rows:
+            yield row if row.messages is None else self._with_trend(row, row.messages, now_ms)
+
+    def _with_trend(self, row: FollowerRow, messages: int, now_ms: int) -> FollowerRow:
         samples = self._lag_samples.setdefault(row.key, deque(maxlen=SAMPLES_MAX))
         while len(samples) > 1 and samples[0][0] < now_ms - TREND_MS:
             samples.popleft()
-        first_ms, behind_then = samples[0] if samples else (now_ms, row.messages)
-        samples.append((now_ms, row.messages))
+        first_ms, behind_then = samples[0] if samples else (now_ms, messages)
+        samples.append((now_ms, messages))
         if row.is_caught_up or now_ms == first_ms:
             return row
-        caught_up = behind_then - row.messages
+        caught_up = behind_then - messages
         if caught_up > 0:
-            left_ms = row.messages * (now_ms - first_ms) // caught_up
+            left_ms = messages * (now_ms - first_ms) // caught_up
             return replace(row, catches_up_in_ms=left_ms)
-        return replace(row, falls_back=caught_up < 0)
+        return replace(row, falls_back=True) if caught_up < 0 else row
+
+
+def _hosted(
+    topics: Iterable[Topic],
+    is_wanted: Callable[[LogKey, Sequence[int]], bool] = lambda _key, _replicas: True,
+) -> dict[int, list[LogKey]]:
+    """The partitions of each broker's replicas."""
+    hosted: dict[int, list[LogKey]] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            key = topic.name, PartitionId(partition.number)
+            if is_wanted(key, partition.replicas):
+                for broker in partition.replicas:
+                    hosted.setdefault(broker, []).append(key)
+    return hosted
+
+
+def _is_behind(
+    key: LogKey,
+    replicas: Iterable[int],
+    ends: Mapping[int, Mapping[LogKey, int]],
+) -> bool:
+    """Whether the brokers that reported it have logs of different length."""
+    return len({ends[broker][key] for broker in replicas if key in ends.get(broker, {})}) > 1
 
 
 def _unknown(topic: str, partition: Partition, problems: Mapping[int, str]) -> list[FollowerRow]:
     """Rows of a partition whose leader did not respond, from Metadata only."""
     if partition.leader is None:
-        problem = "it has no leader"
+        problem = Problem.NO_LEADER
     elif partition.leader in problems:
-        problem = f"broker {partition.leader} leads it and does not respond"
+        problem = Problem.LEADER_SILENT
     else:
-        problem = "its leader is changing"
+        problem = Problem.LEADER_CHANGING
     return [
         replace(_row_of_metadata(topic, partition, follower), problem=problem)
         for follower in partition.replicas
@@ -339,7 +409,7 @@ def _estimated_row(
 ) -> FollowerRow:
     row = replace(_row_of_metadata(topic, partition, follower), lag_is_estimated=True)
     if follower not in logs:
-        return replace(row, problem="its broker does not report it", is_registered=False)
+        return replace(row, problem=Problem.NOT_REPORTED, is_registered=False)
     assert partition.leader is not None, "the caller checked it"
     (leader_end, leader_bytes), (end, size_bytes) = logs[partition.leader], logs[follower]
     messages = max(0, leader_end - end)  # the two were not read at the same moment

@@ -28,7 +28,14 @@ from insync.moves.throttle import ThrottleRemoval
 from insync.moves.watch import POLL_EVERY_S, Show, WaitLimit, Watch, is_out_of_sync
 from insync.rules.move_plan import Move, TopicPartition
 from insync.rules.refusals import BadPlan, Refusal
-from insync.rules.throttle_settings import Throttle, is_rebuilt_from_leader, of_bootstrap
+from insync.rules.throttle_settings import (
+    Throttle,
+    beyond,
+    is_rebuilt_from_leader,
+    of_bootstrap,
+    union,
+)
+from insync.rules.throttled_replicas import LEADER_RATE
 from insync.rules.values import BrokerId
 
 RENEWALS: Final = 3  # within a throttle's duration: one or two may be late
@@ -109,12 +116,17 @@ async def bootstrap(
     *,
     bytes_per_s: int,
     watching: WatchOptions,
+    check: Callable[[], Awaitable[None]],
 ) -> tuple[Outcome, ThrottleRemoval]:
-    """Set the throttle, watch the broker, and remove the throttle in any case."""
+    """Set the throttle, check it, watch the broker, and remove the throttle in any case.
+
+    The broker may be copying already, so `check` may take its time only when the throttle is set.
+    It raises if the throttle cannot work.
+    """
     copies = copies_of(cluster, broker)
     if await throttle_holds.are_offered(admin):
         async with _held(admin, broker, bytes_per_s=bytes_per_s, watching=watching):
-            outcome = await _watch(admin, copies, broker, watching)
+            outcome = await _watch(admin, copies, broker, watching, before=check)
         return outcome, ThrottleRemoval()
     with file.locked():
         earlier = await throttles.end(admin, file, active=cluster.active)
@@ -122,8 +134,51 @@ async def bootstrap(
             raise AnotherTool("moves with a throttle are running; wait until they are done")
         throttle = throttle_of(cluster, copies, broker, bytes_per_s)
         await throttles.set_throttle(admin, file, throttle, partitions=copies, bootstrapping=broker)
-        outcome = await _watch(admin, copies, broker, watching)
+        extension = _Extension(admin, file, broker, throttle, bytes_per_s=bytes_per_s)
+        try:
+            outcome = await _watch(
+                admin, copies, broker, watching, before=check, on_cluster=extension.extend
+            )
+        except Refusal:
+            await throttles.end(admin, file, active=())
+            raise
         return outcome, await throttles.end(admin, file, active=())
+
+
+class _Extension:
+    """Adds to the throttle what the broker fetches from another leader since, on Apache Kafka."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        file: JournalFile,
+        broker: BrokerId,
+        throttle: Throttle,
+        *,
+        bytes_per_s: int,
+    ) -> None:
+        self._admin = admin
+        self._file = file
+        self._broker = broker
+        self._throttle = throttle
+        self._bytes_per_s = bytes_per_s
+
+    async def extend(self, cluster: ClusterNow) -> None:
+        try:
+            copies = copies_of(cluster, self._broker)
+        except BadPlan:  # it leads all that it has
+            return
+        now = throttle_of(cluster, copies, self._broker, self._bytes_per_s)
+        new = beyond(now, rates=self._throttle.rates, lists=self._throttle.lists)
+        # The broker's own rate was the first to be set, maybe as the default of all brokers.
+        leader_rates = {key: rate for key, rate in new.rates.items() if key[1] == LEADER_RATE}
+        new = replace(new, rates=leader_rates)
+        if not new.lists and not new.rates:
+            return
+        await throttles.set_throttle(
+            self._admin, self._file, new, partitions=copies, bootstrapping=self._broker
+        )
+        self._throttle = union(self._throttle, new)
 
 
 @asynccontextmanager
@@ -159,8 +214,18 @@ async def _held(
             )
 
 
+async def _extend_nothing(_: ClusterNow) -> None:
+    """Brokers with HoldThrottle add new leaders themselves."""
+
+
 async def _watch(
-    admin: Admin, copies: Mapping[TopicPartition, Move], broker: BrokerId, watching: WatchOptions
+    admin: Admin,
+    copies: Mapping[TopicPartition, Move],
+    broker: BrokerId,
+    watching: WatchOptions,
+    *,
+    before: Callable[[], Awaitable[None]],
+    on_cluster: Callable[[ClusterNow], Awaitable[None]] = _extend_nothing,
 ) -> Outcome:
     watch = Watch(
         admin,
@@ -171,9 +236,11 @@ async def _watch(
     )
     wait_limit = WaitLimit(watching.gives_up_after_ms)
     try:
+        await before()
         while True:
             try:
                 cluster = await clusters.read_cluster(admin)
+                await on_cluster(cluster)
                 progress = await watch.measure_progress(cluster)
                 watching.show(progress)
                 # A broker that has just died is in the ISR until the controller removes it.

@@ -69,13 +69,18 @@ def state_directory(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("HOME", ".")) / ".local" / "state" / "insync"
 
 
+def state_file(folder: Path, prefix: str, cluster_id: str, suffix: str) -> Path:
+    """The file of one cluster in the state directory."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id)
+    return folder / f"{prefix}-{name}.{suffix}"
+
+
 class JournalFile:
     """The journal of one cluster; change it only while it is locked."""
 
     def __init__(self, folder: Path, cluster_id: str) -> None:
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", cluster_id)
-        self.path = folder / f"moves-{name}.json"
-        self._lock = folder / f"moves-{name}.lock"
+        self.path = state_file(folder, "moves", cluster_id, "json")
+        self._lock = state_file(folder, "moves", cluster_id, "lock")
         self._cluster_id = cluster_id
 
     @contextmanager

@@ -29,6 +29,7 @@ from insync.wire.configs import Resource
 RESPONSE_BYTES = "replica.fetch.response.max.bytes"
 WINDOWS = "replication.quota.window.num"
 WINDOW_S = "replication.quota.window.size.seconds"
+CANNOT_FINISH = "cannot finish"
 TIGHT = Fraction(5, 4)  # less than a quarter above inbound: a small rise stops the move
 
 
@@ -69,7 +70,12 @@ class PlanEstimate:
         return total_time_ms(self.loads.values(), quota_bytes_per_s)
 
     def tighter_time_ms(self, quota_bytes_per_s: int) -> int | None:
-        """The longer of both times that are known: the moves take at least so long."""
+        """The longer of both times: the moves take at least so long. None: they never end.
+
+        The document's is left out where it is not known: it counts all that comes in to a broker.
+        """
+        if self.verdict(quota_bytes_per_s) == CANNOT_FINISH:
+            return None
         times = (self.document_time_ms(quota_bytes_per_s), self.time_ms(quota_bytes_per_s))
         return max((time_ms for time_ms in times if time_ms is not None), default=None)
 
@@ -80,11 +86,11 @@ class PlanEstimate:
     def verdict(self, quota_bytes_per_s: int) -> str:
         match self.range.verdict(quota_bytes_per_s):
             case ThrottleVerdict.CANNOT_FINISH:
-                return "cannot finish"
+                return CANNOT_FINISH
             case ThrottleVerdict.STARVES_CLIENTS:
                 return "starves clients"
             case ThrottleVerdict.SAFE if self.time_ms(quota_bytes_per_s) is None:
-                return "cannot finish"
+                return CANNOT_FINISH
             case ThrottleVerdict.SAFE:
                 is_tight = quota_bytes_per_s < self.inbound_bytes_per_s * TIGHT
                 verdict = "tight" if is_tight else "safe"

@@ -41,7 +41,7 @@ def options(folder: Path, plan: Plan, **changed: Any) -> ReassignOptions:
         network_bytes_per_s=None,
         max_impact=None,
         shows_formula=False,
-        measure_s=10,
+        measure_s=None,
         stuck_after_s=30,
         gives_up_after_ms=None,
         state_directory=folder,
