@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Group
 
 from insync import __version__
 from insync.cli import main as cli
+from insync.cli.answer import Answer
+from insync.cli.sheet import line
 from insync.scenarios import library
 
 INSYNC = Path(sys.executable).with_name("insync")
@@ -119,7 +122,7 @@ def test_the_demo_checks_every_statement_and_loses_nothing() -> None:
     done = subprocess.run([INSYNC, "demo"], capture_output=True, text=True, check=True, timeout=120)
     text = " ".join(done.stdout.split())
     assert f"{len(library.names())} scenarios" in text
-    assert "126 statements, 0 wrong. 60,000 records acknowledged" in text
+    assert "128 statements, 0 wrong. 60,000 records acknowledged" in text
     assert "across the death of their leader, 0 lost" in text
     assert [f"Act {number} of 4: " in text for number in (1, 2, 3, 4)] == [True] * 4
     assert "Try next insync explain" in text
@@ -184,3 +187,16 @@ def test_ctrl_c_is_exit_code_130(
     assert run(capsys, "explain", "kip-501") == (130, "", "")
     monkeypatch.setattr(cli, "import_module", interrupt)
     assert run(capsys, "explain", "kip-501") == (130, "", "")
+
+
+@pytest.mark.parametrize("columns", [None, "80"])
+def test_a_line_longer_than_the_page_is_printed_whole(
+    columns: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/home/" + "folder/" * 40 + "report.html"
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert cli.render(Answer(data={}, view=Group(line(f"report  {path}")), as_json=False)) == 0
+    assert path in capsys.readouterr().out

@@ -9,7 +9,7 @@ from insync.broker.broker_loop import BrokerLoop
 from insync.broker.quotas.quotas import Quotas
 from insync.broker.replication.replica import Replica
 from insync.cli.replica_words import duration, lag, size, why
-from insync.client.replica_lag import FollowerRow, _exact_row
+from insync.client.replica_lag import FollowerRow, Problem, _exact_row
 from insync.rules.follower import Fetch
 from insync.rules.leadership import Leadership, Rule
 from insync.rules.policy import CaughtUp, Policy
@@ -49,7 +49,7 @@ def row(**values: object) -> FollowerRow:
         ),
         ({"messages": 5, "is_changing": True}, "leaving: not committed yet"),
         ({"messages": 5, "is_registered": False}, "its broker is down"),
-        ({"problem": "it has no leader"}, "it has no leader"),
+        ({"problem": Problem.NO_LEADER}, "it has no leader"),
         (
             {"in_sync": False, "messages": 9, "obstacles": Obstacles.STALE_INCARNATION},
             "not the registered incarnation: it has not fetched since its restart",
@@ -57,6 +57,14 @@ def row(**values: object) -> FollowerRow:
         (
             {"in_sync": False, "has_fetched": False, "obstacles": Obstacles.STALE_INCARNATION},
             "has not fetched under this leader",
+        ),
+        (
+            {"in_sync": False, "has_fetched": False, "is_throttled": True},
+            "throttled: has not fetched under this leader",
+        ),
+        (
+            {"has_fetched": False, "silent_ms": 80},
+            "has not fetched for 80 ms: not once under this leader",
         ),
         (
             {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from insync.testing.cluster import Cluster
 from insync.testing.control import CommandRefused
@@ -18,6 +18,7 @@ from support.cluster.clients import (
     await_in_sync,
     check_all_is_well,
     check_nothing_lost,
+    consumer_of,
     create_topic,
     eventually,
     incarnations,
@@ -196,14 +197,7 @@ def test_failing_reads_are_errors_to_clients_and_do_not_stop_the_broker(cluster:
     producer.flush()
     leader = leader_of(cluster, "orders", 0)
     cluster.fail_reads(leader, topic="orders", partition=0)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            **QUIET,
-        }
-    )
+    consumer = consumer_of(cluster)
     consumer.assign([TopicPartition("orders", 0, 0)])
     deadline_s = time.monotonic() + 3
     while time.monotonic() < deadline_s:
@@ -262,25 +256,30 @@ def test_slow_reads_of_one_partition_disturb_no_other(cluster: Cluster) -> None:
     incarnations_before = incarnations(cluster)
     before = {p: (each.leader, each.isrs) for p, each in partitions_of(cluster, "orders").items()}
     cluster.slow_reads(leader, delay_ms=4 * SESSION_MS, topic="orders", partition=0)
-    slow = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            **QUIET,
-        }
-    )
-    end_s = time.monotonic() + 2 * SESSION_MS / 1_000
+    slow, quick = (consumer_of(cluster) for _ in range(2))
+    writer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", **QUIET})
+    written: list[Any] = []
     try:
+        _, end = quick.get_watermark_offsets(TopicPartition("orders", same), timeout=10)
+        quick.assign([TopicPartition("orders", same, end)])
         slow.assign([TopicPartition("orders", 0, 0)])
+        end_s = time.monotonic() + 2 * SESSION_MS / 1_000
         while time.monotonic() < end_s:
             assert slow.poll(0.05) is None, "it is being read"
             began_s = time.monotonic()
-            assert produce_one(cluster, "orders", same) is None
-            read_all(cluster, "orders", [same])
+            writer.produce(
+                "orders", b"1", partition=same, on_delivery=lambda *it: written.append(it)
+            )
+            assert writer.flush(30) == 0
+            error, message = written[-1]
+            assert error is None
+            while (read := quick.poll(1)) is None or read.offset() < message.offset():
+                assert time.monotonic() - began_s < 1, "it has not been read"
             assert time.monotonic() - began_s < 1
+        assert written
     finally:
         slow.close()
+        quick.close()
     assert incarnations(cluster) == incarnations_before, (
         "a broker that lost its session would have registered again"
     )

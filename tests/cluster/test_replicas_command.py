@@ -36,7 +36,7 @@ from support.cluster.terminal import Terminal
 
 pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(brokers=1, scope="module")]
 INSYNC = Path(sys.executable).with_name("insync")
-ROW = re.compile(r"orders-0 +\d+ +(\d+) +(yes|no) ")  # partition, leader, follower, in sync
+ROW = re.compile(r"  +0 +\d+ +(\d+) +(yes|no) ")  # partition, leader, follower, in sync
 
 
 def replicas(capsys: pytest.CaptureFixture[str], bootstrap: str, *flags: str) -> tuple[int, Any]:
@@ -146,32 +146,58 @@ def test_a_cluster_with_one_broker_left(capsys: pytest.CaptureFixture[str]) -> N
         cluster.resume(left)
 
 
-def test_watching_ends_with_ctrl_c() -> None:
-    with Cluster(brokers=1) as cluster:
-        create_topic_of_one(cluster)
-        command = [str(INSYNC), "replicas", "--bootstrap-server", cluster.bootstrap, "--watch"]
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # A shell lets what it runs in the background ignore Ctrl-C, and so would our child.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
-        )
-        try:
-            assert process.stdout is not None
-            tables = 0
-            while tables < 2:
-                line = process.stdout.readline()
-                assert line, "it went on"
-                tables += line.startswith("partition")
+def watching(cluster: Cluster, *flags: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(INSYNC), "replicas", "--bootstrap-server", cluster.bootstrap, "--watch", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell lets what it runs in the background ignore Ctrl-C, and so would our child.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+
+
+def test_watching_ends_with_ctrl_c(cluster: Cluster) -> None:
+    create_topic_of_one(cluster)
+    process = watching(cluster)
+    try:
+        assert process.stdout is not None
+        tables = 0
+        while tables < 2:
+            line = process.stdout.readline()
+            assert line, "it went on"
+            tables += line.startswith("partitions ")
+        process.send_signal(signal.SIGINT)
+        _, message = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert message == ""
+
+
+@pytest.mark.parametrize("end", ["ctrl-c", "closed pipe"])
+def test_a_stream_of_changes_ends_quietly(cluster: Cluster, end: str) -> None:
+    """Also while nothing changes, as here: the topic has a leader and no follower."""
+    eventually(
+        lambda: {part.leader for part in partitions_of(cluster, "alone").values()} == {1},
+        within_s=20,
+        what="the topic is led",
+    )
+    process = watching(cluster, "--json", "--topic", "alone")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        assert json.loads(process.stdout.readline())["change"] == "snapshot"
+        if end == "ctrl-c":
             process.send_signal(signal.SIGINT)
-            _, message = process.communicate(timeout=20)
-        finally:
-            process.kill()
-            process.wait()
-        assert process.returncode == 130
-        assert message == ""
+        process.stdout.close()
+        assert process.wait(20) == (130 if end == "ctrl-c" else 1)
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 def test_on_a_terminal_one_table_is_drawn_over_and_over() -> None:
@@ -179,7 +205,7 @@ def test_on_a_terminal_one_table_is_drawn_over_and_over() -> None:
     with Cluster(settings=settings) as cluster:
         create_topic(cluster, "orders", partitions=1)
         await_in_sync(cluster, "orders")
-        flags = ["--bootstrap-server", cluster.bootstrap, "--topic", "orders", "--watch"]
+        flags = ["--bootstrap-server", cluster.bootstrap, "--topic", "orders", "--watch", "--all"]
         terminal = Terminal([str(INSYNC), "replicas", *flags])
 
         def in_sync() -> dict[int, str]:
@@ -194,14 +220,16 @@ def test_on_a_terminal_one_table_is_drawn_over_and_over() -> None:
             hasty.produce("orders", b"more", partition=0)
             assert hasty.flush(10) == 0
             terminal.read_until(lambda: in_sync() == {stopped: "no", other: "yes"}, within_s=30)
-            assert [line for line in terminal.screen if line.startswith("partition ")] == [
+            assert [line for line in terminal.screen if line.startswith("brokers ")] == [
                 terminal.screen[0]
             ], "nothing is left of the tables before"
             message = f"NOT COMPLETE: broker {stopped}: does not respond"
             terminal.read_until(lambda: message in terminal.screen, within_s=30)
-            assert "2 followers, 1 in sync; as the leaders know it" in terminal.screen
+            replicas_line = "replicas    3: {} out of sync, 0 offline, 0 of unknown lag"
+            assert replicas_line.format(1) in terminal.screen
+            assert "lag         as the leaders know it" in terminal.screen
             cluster.resume(stopped)
-            level = "2 followers, 2 in sync; as the leaders know it"
+            level = replicas_line.format(0)
             terminal.read_until(lambda: level in terminal.screen, within_s=30)
             terminal.press_ctrl_c()
             assert terminal.read_to_the_end() == 130, terminal.text
@@ -239,7 +267,26 @@ def test_an_unreachable_cluster_is_one_line(capsys: pytest.CaptureFixture[str]) 
         assert (code, message) == (1, "insync: topic 'nothing' does not exist\n")
         assert replicas(capsys, cluster.bootstrap) == (
             0,
-            {"exact": True, "complete": True, "problems": [], "followers": []},
+            {
+                "exact": True,
+                "complete": True,
+                "problems": [],
+                "totals": {
+                    "brokers": 1,
+                    "brokers_not_responding": 0,
+                    "brokers_down": 0,
+                    "partitions": 0,
+                    "under_replicated_partitions": 0,
+                    "under_min_isr_partitions": 0,
+                    "leaderless_partitions": 0,
+                    "replicas": 0,
+                    "out_of_sync_replicas": 0,
+                    "offline_replicas": 0,
+                    "replicas_of_unknown_lag": 0,
+                },
+                "brokers": [],
+                "followers": [],
+            },
         )
 
 

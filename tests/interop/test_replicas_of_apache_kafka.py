@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +92,15 @@ def test_a_follower_that_stops(kafka: ApacheKafka, capsys: pytest.CaptureFixture
     assert report["problems"] == ["broker 3: does not respond"]
     assert rows[2]["why"] == "caught up"
     assert rows[3]["problem"] == "its broker does not report it"
+    (trouble,) = report["brokers"]
+    assert re.fullmatch(
+        r"broker 3 does not respond: (still in all its ISRs|out of 1 ISR), leads 0; "
+        r"do: check its host and its process",
+        trouble["text"],
+    ), "no time, since none is known"
+    assert trouble["stopped_fetching_ms"] is trouble["evicted_in_ms"] is None
+    assert report["totals"]["brokers_not_responding"] == 1
+    assert report["totals"]["under_min_isr_partitions"] == 0
     await_caught_up(kafka, capsys)
 
 

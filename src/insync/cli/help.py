@@ -77,7 +77,8 @@ EXAMPLES: Final[Mapping[str, str]] = {
         """,
     "insync replicas": """
         insync replicas -b 127.0.0.1:9092
-        insync replicas -b 127.0.0.1:9092 --topic orders --watch
+        insync replicas -b 127.0.0.1:9092 --topic orders --all
+        insync replicas -b 127.0.0.1:9092 --watch --json
         """,
     "insync telemetry": """
         insync telemetry export -b 127.0.0.1:9092 --out /tmp/telemetry

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = get_command(_app(words))
         complete_help(command)
         answer = command(args=words, prog_name="insync", standalone_mode=False)
-        return _render(answer) if isinstance(answer, Answer) else int(answer or 0)
+        return render(answer) if isinstance(answer, Answer) else int(answer or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
     except TyperException as wrong_usage:
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _render(answer: Answer) -> int:
+def render(answer: Answer) -> int:
     if answer.as_json:
         sys.stdout.write(json.dumps(answer.data, indent=2, ensure_ascii=False) + "\n")
     elif isinstance(answer.view, str):
@@ -106,7 +106,7 @@ def _render(answer: Answer) -> int:
     else:
         from insync.cli.console import make_console  # noqa: PLC0415 - brings rich
 
-        make_console().print(answer.view)
+        make_console().print(answer.view, crop=False)  # a long path is printed whole
     sys.stdout.flush()
     return answer.exit_code
 

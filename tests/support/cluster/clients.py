@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,7 +211,9 @@ def read_to_end(
         consumer.assign([TopicPartition(topic, partition, 0) for partition in unread])
         while unread:
             assert time.monotonic() < deadline_s, f"could not read everything back: {unread}"
-            for message in consumer.consume(1_000, 0.2):
+            # As many as are left at most: it returns once it has so many.
+            left = sum(end - _next_offset(records[partition]) for partition, end in unread.items())
+            for message in consumer.consume(min(left, 1_000), 0.2):
                 assert message.error() is None, message.error()
                 partition, offset = message.partition(), message.offset()
                 records[partition].append((offset, int(message.value())))
@@ -220,6 +222,10 @@ def read_to_end(
     finally:
         consumer.close()
     return records
+
+
+def _next_offset(records: Sequence[tuple[int, int]]) -> int:
+    return records[-1][0] + 1 if records else 0
 
 
 def _bounds(consumer: Any, partition: TopicPartition, deadline_s: float) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""Lag reports, made up for the commands that show them."""
