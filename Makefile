@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test processes searches test-interop test-long test-mutants soak check types units bench docs format pins clean
+.PHONY: help demo test processes kernels analysis searches timed test-interop test-long test-mutants soak check types units bench docs format pins clean
 
 # What each lane takes from the one suite. A test with no mark is quick and starts nothing.
 UNIT    := not process and not spark and not interop and not long
@@ -17,7 +17,8 @@ FAST    := $(UNIT) and not slow
 PLAIN   := $(UNIT) and not property
 SEARCH  := property and not process and not spark and not interop and not long
 LONG_SEARCH := (property or long) and not process and not spark and not interop
-PROCESS := (process or spark) and not interop and not long
+PROCESS := process and not spark and not interop and not long
+SPARK   := spark and not interop and not long
 LONG_PROCESS := long and (process or spark)
 
 help:  ## this list
@@ -47,20 +48,32 @@ test: $(READY)  ## what `check` does, every branch of the rules, long searches, 
 	+@$(BESIDE_TYPES) 'MARKS=$(PLAIN)' 'IGNORED=--ignore=tests/rules'
 	$(BIN)/pytest -n auto -m "$(UNIT)" tests/rules --cov=insync.rules --cov-fail-under=100
 	tests/prepare java
-	+@$(MAKE) --no-print-directory --jobs=2 processes searches
+	+@$(MAKE) --no-print-directory --jobs=3 timed searches
 
-# Tests with processes mostly wait. The searches take what they leave of the cores, in the scheduler's
-# idle class, which yields at once; those of the metadata store use real time, and run beside
-# nothing that would starve them. The output of the searches is printed in one piece at their end.
+# Tests with processes mostly wait. The analysis, one Spark session with a core or two of work, and
+# the searches take what they leave of the cores: Spark at a low priority, the searches in the
+# scheduler's idle class, which yields at once. The output of these two is printed at their end.
 IDLE := $(shell command -v chrt >/dev/null && echo chrt --idle 0 || echo nice -n 19)
+ANALYSIS_LOG := .analysis.log
 SEARCHES_LOG := .searches.log
-searches: $(READY)
+PRINTED_AT_END = > $(1) 2>&1; code=$$?; cat $(1); exit $$code
+
+# Once, and not in each of their workers.
+kernels: $(READY)
+	@PYTHONPATH=.:tests nice -n 5 $(BIN)/python -m support.pipeline.compile_kernels
+
+analysis: kernels
+	@nice -n 10 $(BIN)/pytest -m "$(SPARK)" --durations=15 $(call PRINTED_AT_END,$(ANALYSIS_LOG))
+
+searches: kernels
 	@HYPOTHESIS_PROFILE=thorough $(IDLE) $(BIN)/pytest -n auto --dist worksteal -m "$(SEARCH)" \
-	  --ignore=tests/metadata --durations=15 > $(SEARCHES_LOG) 2>&1; \
-	  code=$$?; cat $(SEARCHES_LOG); exit $$code
+	  --ignore=tests/metadata --durations=15 $(call PRINTED_AT_END,$(SEARCHES_LOG))
 
 processes: $(READY)
-	$(BIN)/pytest -n 2 --dist loadfile -m "$(PROCESS) and not timed" --durations=15
+	$(BIN)/pytest -n 2 --dist worksteal -m "$(PROCESS) and not timed" --durations=15
+
+# These hold processes and the store to real times: after the others, beside searches alone.
+timed: processes analysis
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 2 -m "$(SEARCH)" tests/metadata
 	$(BIN)/pytest -m "$(PROCESS) and timed" --durations=15
 
@@ -132,7 +145,7 @@ pins: $(READY)  ## pin the newest allowed versions anew (needs uv)
 	  --generate-hashes --no-strip-extras --no-emit-index-url --no-header --output-file requirements.txt
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers $(DEMO) $(SEARCHES_LOG)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers $(DEMO) $(ANALYSIS_LOG) $(SEARCHES_LOG)
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

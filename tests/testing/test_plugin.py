@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.cluster.clients import eventually
 
 pytestmark = pytest.mark.process
 
@@ -93,3 +97,41 @@ def test_tests_of_a_module_may_share_a_cluster(tmp_path: Path) -> None:
     failures = report.partition("= FAILURES =")[2]
     assert " INFO " in section(failures, "log of broker 1, last 40 lines")
     assert "scope is 'function', or 'module' in the `pytestmark` of a module" in report
+
+
+LEFT_ALONE = """
+from pathlib import Path
+from insync.testing.cluster import Cluster
+
+with Cluster(brokers=1, folder=Path("cluster")) as cluster:
+    print(cluster.brokers[1].pid, flush=True)
+    input()
+"""
+
+
+def test_a_killed_test_run_leaves_no_broker(tmp_path: Path) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", LEFT_ALONE],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with starter:
+        assert starter.stdout is not None
+        broker = int(starter.stdout.readline())
+        starter.kill()
+    try:
+        eventually(lambda: not _runs(broker), within_s=10, what="the broker has ended")
+    finally:
+        if _runs(broker):
+            os.kill(broker, signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not reaped yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -236,15 +236,13 @@ class Monitor:
             return  # its session is over: it leads nothing, and may not know it
         epoch = (stored.topic_id, key, term.epoch)
         leader = (broker.number, broker.node.replicas.incarnation)
-        self._require(
-            self._led.setdefault(epoch, leader) == leader,
-            f"{key} epoch {term.epoch} is led by {leader} and was led by {self._led[epoch]}",
-        )
+        # No message is formatted for what holds: a run checks this thousands of times.
+        first = self._led.setdefault(epoch, leader)
+        if first != leader:
+            self._fail(f"{key} epoch {term.epoch} is led by {leader} and was led by {first}")
         watermark = replica.high_watermark
-        self._require(
-            watermark >= self._watermarks.get(epoch, 0),
-            f"{key}: the high watermark of epoch {term.epoch} fell to {watermark}",
-        )
+        if watermark < self._watermarks.get(epoch, 0):
+            self._fail(f"{key}: the high watermark of epoch {term.epoch} fell to {watermark}")
         self._watermarks[epoch] = watermark
         watermark = max(watermark, *self._watermarks_of_replicas(stored, key))
         ends = {
@@ -254,7 +252,7 @@ class Monitor:
         self._check_isr_logs(stored, key, watermark, ends)
         now_ms = self._cluster.clock_ms_of(broker)
         for failure in self._isr_checker.check_partition(broker, replica, ends, now_ms=now_ms):
-            self._require(False, failure)  # noqa: FBT003
+            self._fail(failure)
 
     def _watermarks_of_replicas(self, stored: _StoredState, key: Partition) -> Iterator[int]:
         """Whatever a replica takes for committed is: it may lead next."""
@@ -265,10 +263,10 @@ class Monitor:
             if replica is None or replica.topic_id != stored.topic_id:
                 continue
             watermark, end = replica.high_watermark, replica.log.end
-            self._require(
-                watermark <= end,
-                f"{key}: the high watermark of {number} is {watermark}, its log ends at {end}",
-            )
+            if watermark > end:
+                self._fail(
+                    f"{key}: the high watermark of {number} is {watermark}, its log ends at {end}"
+                )
             if self._flushes:
                 self._check_flushed(broker, replica)
             yield watermark
@@ -279,11 +277,11 @@ class Monitor:
         last = log._segments[-1]  # noqa: SLF001 - what is visible, not what is written
         path = f"{log.path}/{last.base:020d}.log"
         unflushed_bytes = last.size - broker.disk.flushed_bytes(path) if last.size else 0
-        self._require(
-            unflushed_bytes <= 0,
-            f"{replica.key}: {unflushed_bytes} bytes below offset {log.end} of {broker.number} are "
-            "not flushed, though every append is to be",
-        )
+        if unflushed_bytes > 0:
+            self._fail(
+                f"{replica.key}: {unflushed_bytes} bytes below offset {log.end} of {broker.number} "
+                "are not flushed, though every append is to be"
+            )
 
     def _check_isr_logs(
         self,
@@ -299,9 +297,8 @@ class Monitor:
         committed = self._committed[partition] = max(watermark, self._committed.get(partition, 0))
         for member, end in ends.items():
             if end is not None and end < committed:
-                self._require(
-                    False,  # noqa: FBT003
-                    f"{key}: {member} is in the ISR, ends at {end} and lacks up to {committed}",
+                self._fail(
+                    f"{key}: {member} is in the ISR, ends at {end} and lacks up to {committed}"
                 )
 
     def _end_at(self, broker: Broker, key: Partition, topic_id: UUID) -> int | None:
@@ -334,8 +331,12 @@ class Monitor:
         )
 
     def _require(self, holds: bool, failure: str) -> None:  # noqa: FBT001
+        if not holds:
+            self._fail(failure)
+
+    def _fail(self, failure: str) -> None:
         # Kept, not raised: this runs in the broker that made the step.
-        if not holds and self.failure is None:
+        if self.failure is None:
             self.failure = f"at {self._cluster.loop.clock_ms()} ms: {failure}"
 
     def raise_failure(self) -> None:

@@ -17,7 +17,8 @@ import logging
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random
@@ -47,6 +48,7 @@ SECONDS = 20.0
 SHRINK_ATTEMPTS_MAX = 40
 CHECK_EVERY_S = 0.02
 CHECK_ALL_EVERY_S = 1.0  # partitions without clients
+PROCESS_TIME_WITH_STALLS_MS = 300  # with this limit, stalls of the leader count
 FLUSHES_CHANCE = 0.2
 DRIFT_CHANCE = 0.2
 WIDE_CHANCE = 0.03
@@ -55,6 +57,7 @@ SEGMENT_BYTES = (2_048, 16_384, 1 << 30)
 WIDE_PARTITIONS = 150
 COOLDOWN_MS = 3_000  # short enough that cool-downs end within a run
 CLIENTS_SETTLE_WITHIN_S = 60.0
+RUN_COLLECTION_THRESHOLDS = (20_000, 20, 50)
 HEALED_WITHIN_S = 30.0  # of virtual time after the last fault has ended
 
 
@@ -127,7 +130,10 @@ def _draw_policy(random: Random, names: Sequence[str]) -> dict[str, str]:
     if has_flag:
         settings["follower.fetch.pending.reads.insync.enable"] = "true"
     if has_flag or name == "pending-reads":
-        settings["follower.fetch.process.time.max.ms"] = str(random.choice((20, 300, 1_000)))
+        process_time_max_ms = random.choice((20, 300, 1_000))
+        settings["follower.fetch.process.time.max.ms"] = str(process_time_max_ms)
+        if process_time_max_ms == PROCESS_TIME_WITH_STALLS_MS:
+            settings["follower.fetch.process.time.include.stalls"] = "true"
     return settings
 
 
@@ -321,9 +327,23 @@ def run_once(replay: Replay) -> RunResult:
         # A killed broker leaves tasks that never began. They end here, not in what runs next.
         never_awaited = "coroutine .* was never awaited"
         warnings.filterwarnings("ignore", never_awaited, RuntimeWarning)
-        result = _run_once(replay)
-        gc.collect()
+        with _rare_collections():
+            result = _run_once(replay)
+            gc.collect()
     return result
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Collect garbage seldom, and only what the run made: a tenth of a run's time otherwise."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*RUN_COLLECTION_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def _run_once(replay: Replay) -> RunResult:

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from insync.sim.run import SECONDS, Replay, explain, minimise, run_once
 
 RUNS_PER_LINE = 1_000
 STOPPED_EXIT_CODE = 130
+STOPS_WITHIN_S = 0.2  # after Ctrl-C
 RUNS_PER_WORKER = 50  # then another process takes its place, so that nothing adds up
 
 
@@ -66,8 +67,11 @@ def run_one(replay: Replay) -> Outcome:
     return Outcome(seed=replay.seed, acknowledged=result.acknowledged, cpu_s=cpu_s, failure=failure)
 
 
-def soak(replays: Iterator[Replay], *, workers: int, end_s: float) -> Iterator[Outcome]:
-    """Results in the order in which runs end, until the time is over or no run is left."""
+def soak(
+    replays: Iterator[Replay], *, workers: int, end_s: float, is_stopped: Callable[[], bool]
+) -> Iterator[Outcome]:
+    """Results in the order in which runs end, until it is stopped, the time is over or no run is
+    left."""
     context = multiprocessing.get_context("fork")
     with context.Pool(workers, _quieten, maxtasksperchild=RUNS_PER_WORKER) as pool:
         while time.monotonic() < end_s:
@@ -75,7 +79,34 @@ def soak(replays: Iterator[Replay], *, workers: int, end_s: float) -> Iterator[O
             batch = list(islice(replays, 8 * workers))
             if not batch:
                 return
-            yield from pool.imap_unordered(run_one, batch)
+            results = pool.imap_unordered(run_one, batch)
+            left = len(batch)
+            while left and not is_stopped():
+                try:
+                    outcome = results.next(timeout=STOPS_WITHIN_S)
+                except multiprocessing.TimeoutError:
+                    continue
+                left -= 1
+                yield outcome
+            if left:
+                return
+
+
+class Stop:
+    """Ctrl-C, as a flag: an exception in the middle of the pool's own work may leave it hanging."""
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+
+    def __enter__(self) -> Stop:
+        self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _on_signal(self, *_: object) -> None:
+        self.is_wanted = True
 
 
 def _quieten() -> None:
@@ -108,8 +139,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     totals = Totals()
     end_s = time.monotonic() + options.hours * 3_600
-    try:
-        for outcome in soak(replays, workers=options.workers, end_s=end_s):
+    with Stop() as stop:
+        outcomes = soak(
+            replays, workers=options.workers, end_s=end_s, is_stopped=lambda: stop.is_wanted
+        )
+        for outcome in outcomes:
             totals.add(outcome)
             if outcome.failure is not None:
                 with options.failures.open("a") as file:
@@ -117,9 +151,9 @@ def main(arguments: Sequence[str]) -> int:
                 _print(f"seed {outcome.seed} failed: {outcome.failure}")
             if totals.runs % RUNS_PER_LINE == 0:
                 _print(str(totals))
-    except KeyboardInterrupt:
-        _print(f"{totals}; stopped")
-        return STOPPED_EXIT_CODE
+        if stop.is_wanted:
+            _print(f"{totals}; stopped")
+            return STOPPED_EXIT_CODE
     _print(str(totals))
     return 1 if totals.failed else 0
 

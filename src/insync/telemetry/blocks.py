@@ -55,7 +55,7 @@ class Label:
 
     @property
     def name(self) -> tuple[int, int, int]:
-        """No other block has it: who has it too is the same one, published twice."""
+        """Identifies a block. Two blocks with the same name are duplicates of one block."""
         return (self.broker, self.started_at_ms, self.block)
 
 

@@ -6,9 +6,12 @@ The same process as `insync broker`, with faults that a control socket in its lo
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 
 from insync.broker.accepted import NEW_DIRECTORY, OLDER_METADATA, Accepted, accepted_by
 from insync.broker.properties import read_properties
@@ -40,14 +43,25 @@ async def serve(settings: Settings, accepted: Accepted) -> None:
         await process.serve(settings, on_ready=on_ready, make_world=make_world, accepted=accepted)
 
 
+def end_with_stdin() -> None:
+    """Kill this process when its standard input is closed; nothing is ever written to it."""
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="One broker with faults on command.")
     parser.add_argument("--config", type=Path, required=True, help="a properties file")
+    parser.add_argument(
+        "--end-with-stdin", action="store_true", help="end when standard input is closed"
+    )
     for flag in (OLDER_METADATA, NEW_DIRECTORY):
         parser.add_argument(flag, action="append_const", const=flag, dest="accepted", default=[])
     options = parser.parse_args()
     accepted = accepted_by(options.accepted)
     assert accepted is not None, "the parser knows these flags alone"
+    if options.end_with_stdin:
+        Thread(target=end_with_stdin, daemon=True).start()
     try:
         process.run(serve(Settings(read_properties(options.config)), accepted))
     except Refusal as refusal:

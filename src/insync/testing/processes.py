@@ -23,7 +23,8 @@ READY_WITHIN_S: Final = 30.0
 STOPPED_WITHIN_S: Final = 15.0
 
 PLAIN_BROKER: Final = ("insync.node",)
-FAULTY_BROKER: Final = ("insync.testing.faulty_broker",)
+# It ends with the process that started it, however that ends: a killed test run leaves no broker.
+FAULTY_BROKER: Final = ("insync.testing.faulty_broker", "--end-with-stdin")
 
 
 class BrokerFailed(Refusal):
@@ -76,7 +77,7 @@ class BrokerProcess:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # closed when this process ends
                 # Ctrl-C reaches all processes of a terminal; brokers are stopped by this process.
                 start_new_session=True,
             )
@@ -117,8 +118,9 @@ class BrokerProcess:
     def _reap(self) -> None:
         assert self.process is not None, "there is a process to reap"
         self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
         self.process = None
 
     def _last_log_line(self) -> str:

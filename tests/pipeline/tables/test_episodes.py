@@ -16,7 +16,7 @@ from support.pipeline.random_tables import Tables, made_up
 from support.pipeline.spark_frames import as_frames
 from support.telemetry.recorded_runs import record_a_run
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.spark
 Row = dict[str, Any]
 COLUMNS = [(each.name, each.dataType) for each in SCHEMA]
 

@@ -26,7 +26,7 @@ from support.pipeline.random_tables import Tables as Record
 from support.pipeline.random_tables import made_up
 from support.pipeline.spark_frames import as_frames
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.spark
 Row = dict[str, Any]
 
 

@@ -16,7 +16,7 @@ from support.pipeline.random_tables import START_MS, Tables, made_up, throttled_
 from support.pipeline.spark_frames import as_frames
 from support.pipeline.throttle_oracle import spans
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.spark
 Row = dict[str, Any]
 
 LIMIT_MS = 2_000  # the lowest in the record

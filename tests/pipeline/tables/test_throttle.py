@@ -72,7 +72,7 @@ def test_a_move_whose_lag_has_no_new_low_is_stuck() -> None:
     assert judged(**low, lag_low_at_ms=last_ms - PATIENCE_MS + 1)["progress"] == "moving"
 
 
-@pytest.mark.process
+@pytest.mark.spark
 def test_seconds_are_joined_into_spans(spark: SparkSession) -> None:
     gap_s = GAP_MS_MAX // 1_000
     copying = [

@@ -12,7 +12,7 @@ from support.pipeline.random_tables import MB, throttled_seconds
 from support.pipeline.spark_frames import as_frames
 from support.pipeline.throttle_oracle import spans
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.spark
 Row = dict[str, Any]
 
 

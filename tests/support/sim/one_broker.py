@@ -124,17 +124,18 @@ class OneBroker:
             "metadata.dir": "/unused",
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
-        self.node = Node(
-            Settings(properties),
-            World(
-                clock_ms=loop.clock_ms,
-                wall_ms=lambda: 1_700_000_000_000 + loop.clock_ms(),
-                network=self.network.host(1),
-                disk=self.disk,
-                store=MemoryStore(self.tree, clock_ms=loop.clock_ms),
-                reads=self.reads,
-                random=Random(2),  # noqa: S311
-            ),
+        self.node = Node(Settings(properties), self.world(loop))
+
+    def world(self, loop: VirtualLoop) -> World:
+        """What a process of this broker finds; a later one finds what an earlier one left."""
+        return World(
+            clock_ms=loop.clock_ms,
+            wall_ms=lambda: 1_700_000_000_000 + loop.clock_ms(),
+            network=self.network.host(1),
+            disk=self.disk,
+            store=MemoryStore(self.tree, clock_ms=loop.clock_ms),
+            reads=self.reads,
+            random=Random(2),  # noqa: S311
         )
 
     async def start(self, *, partitions: int) -> None:
