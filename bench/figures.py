@@ -24,6 +24,39 @@ def _of(
     return Figure(key=key, trial=trial, title=title, unit=unit, reach=reach, summary=summary)
 
 
+def _size_figures(size: str, title: str, *, has_restart: bool) -> tuple[Figure, ...]:
+    """What many partitions cost: only shown, except what must not grow with them."""
+    shown = [
+        ("create", "until all are served", "s"),
+        ("memory", "  memory per partition and broker", "KiB"),
+        ("cpu-idle", "  CPU of all, idle", "% core"),
+        ("metadata", "  Metadata of one topic, p50", "ms"),
+        ("metadata-all", "  Metadata of all topics", "ms"),
+        ("describe", "  describe all topics", "ms"),
+        ("busy-cpu", "  one is busy: CPU of all per message", "ms"),
+        ("busy-p50", "    latency, p50", "ms"),
+        ("busy-p99", "    latency, p99", "ms"),
+    ]
+    if has_restart:
+        shown += [("stop", "  clean stop", "s"), ("start", "  start until all are served", "s")]
+        shown += [("delete", "  delete all", "s")]
+    else:
+        shown += [
+            ("replicas", "  insync replicas", "s"),
+            ("failover", "  all led elsewhere after kill -9", "s"),
+        ]
+    return tuple(
+        _of(
+            "size",
+            f"size-{size}-{key}",
+            f"{title}, {name}" if key == "create" else name,
+            unit,
+            JustShown(),
+        )
+        for key, name, unit in shown
+    )
+
+
 FIGURES = (
     _of("idle", "start", "three brokers serving after start", "s", AtMost(1, "s")),
     _of("idle", "memory-idle", "memory per broker, idle", "MB", AtMost(80, "MB")),
@@ -58,6 +91,26 @@ FIGURES = (
     _of("throttle", "throttle-1s", "  worst second", "quotas", JustShown()),
     _of("throttle", "throttle-10s", "  worst 10 s", "quotas", AtMost(1.06, "quotas")),
     _of("throttle", "throttle-time", "  time taken", "ideal", AtMost(1.15, "ideal")),
+    *(
+        _of("impact", f"impact-{phase}-{key}", f"{title}, {words}", unit, JustShown())
+        for phase, words in (
+            ("none", "no move"),
+            ("throttled", "throttled move"),
+            ("unthrottled", "unthrottled move"),
+            ("many", "throttled, 100 partitions"),
+        )
+        for key, title, unit in (
+            ("produce", "produce", "MB/s"),
+            ("p50", "  latency p50", "ms"),
+            ("p99", "  latency p99", "ms"),
+            ("lag", "  consumer lag p99", "ms"),
+        )
+    ),
+    _of("impact", "impact-quota", "throttle that --max-impact says", "MB/s", JustShown()),
+    _of("impact", "impact-asked", "  produce lost, at most, as asked", "%", JustShown()),
+    _of("impact", "impact-throttled-loss", "  produce lost, throttled move", "%", AtMost(30, "%")),
+    _of("impact", "impact-many-loss", "  the same, 100 partitions", "%", AtMost(30, "%")),
+    _of("impact", "impact-unthrottled-loss", "  produce lost, unthrottled move", "%", JustShown()),
     _of(
         "unthrottled",
         "unthrottled-cpu",
@@ -69,6 +122,10 @@ FIGURES = (
         "telemetry", "telemetry-cpu", "produce, CPU of all, telemetry on", "s/GB", RatioAtMost(1.05)
     ),
     _of("trees", "trees-cpu", "produce, CPU of all, TREE_A", "s/GB", JustShown()),
+    *_size_figures("100", "1 broker, 100 partitions", has_restart=True),
+    *_size_figures("1000", "1 broker, 1 000 partitions", has_restart=True),
+    *_size_figures("10000", "1 broker, 10 000 partitions", has_restart=True),
+    *_size_figures("3x", "3 brokers, 5 000 each", has_restart=False),
     _of("what-if", "what-if", "what-if, 20 M fetches, warm", "M/s", RatioAtLeast(5)),
     _of(
         "what-if",

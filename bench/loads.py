@@ -11,9 +11,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -27,6 +29,7 @@ GIVES_UP_AFTER_S = 60.0
 MESSAGES_PER_CALL = 200
 MESSAGES_PER_READ = 2_000
 TRICKLE_INTERVAL_S = 0.005
+DUE = Struct(">d")  # when a message was due, at its beginning
 TRICKLE_BEFORE_KILL_S = 1.0
 PRODUCER = {"acks": "all", "queue.buffering.max.messages": 200_000, "log_level": 0}
 
@@ -115,11 +118,12 @@ def pace(spec: dict[str, Any]) -> dict[str, float]:
     """At a steady rate: percentiles of the time from when a message was due to its answer.
 
     Counted from when it was due: a stall that also keeps the client from sending is not forgotten.
+    With `is_read`, a consumer reads along: how much later than due it gets a message is its lag.
     """
     client = {"linger.ms": 0, "max.in.flight.requests.per.connection": 5}
     producer = Producer({**PRODUCER, "bootstrap.servers": spec["bootstrap"], **client})
     topic, partitions = spec["topic"], spec["partitions"]
-    value = os.urandom(spec["message_bytes"])
+    value = os.urandom(spec["message_bytes"] - DUE.size)
     interval_s = spec["message_bytes"] / spec["bytes_per_s"]
     latencies_s: list[float] = []
     errors: list[str] = []
@@ -134,6 +138,7 @@ def pace(spec: dict[str, Any]) -> dict[str, float]:
         return delivered
 
     producer.list_topics(topic, timeout=10)
+    reader = _Reader(spec) if spec.get("is_read") else None
     began_s = time.monotonic()
     count = int((spec["warm_s"] + spec["seconds"]) / interval_s)
     for number in range(count):
@@ -143,7 +148,7 @@ def pace(spec: dict[str, Any]) -> dict[str, float]:
         is_counted = due_s - began_s >= spec["warm_s"]
         producer.produce(
             topic,
-            value,
+            DUE.pack(due_s) + value,
             partition=number % partitions,
             on_delivery=delivered_after(due_s, is_counted=is_counted),
         )
@@ -151,7 +156,57 @@ def pace(spec: dict[str, Any]) -> dict[str, float]:
     left = producer.flush(FLUSHED_WITHIN_S)
     if errors or left:
         raise LoadFailed(errors[0] if errors else f"{left} messages were never acknowledged")
-    return {"p50_s": percentile(latencies_s, 50), "p99_s": percentile(latencies_s, 99)}
+    seen = {"p50_s": percentile(latencies_s, 50), "p99_s": percentile(latencies_s, 99)}
+    if reader is not None:
+        lags_s = reader.finish(count, counted_from_s=began_s + spec["warm_s"])
+        seen["lag_p99_s"] = percentile(lags_s, 99)
+    return seen
+
+
+class _Reader:
+    """A consumer in a thread of its own, from the ends of the partitions on."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": spec["bootstrap"],
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "fetch.queue.backoff.ms": 5,
+                "log_level": 0,
+            }
+        )
+        self._read: list[tuple[float, float]] = []  # when each was due, and when it came
+        self._errors: list[str] = []
+        self._ended = threading.Event()
+        assigned = []
+        for partition in range(spec["partitions"]):
+            of = TopicPartition(spec["topic"], partition)
+            _, end = self._consumer.get_watermark_offsets(of, timeout=10)
+            assigned.append(TopicPartition(spec["topic"], partition, end))
+        self._consumer.assign(assigned)
+        self._thread = threading.Thread(target=self._consume, daemon=True)
+        self._thread.start()
+
+    def _consume(self) -> None:
+        while not self._ended.is_set():
+            for message in self._consumer.consume(MESSAGES_PER_READ, 0.05):
+                if message.error() is not None:
+                    self._errors.append(str(message.error()))
+                    return
+                self._read.append((DUE.unpack_from(message.value())[0], time.monotonic()))
+
+    def finish(self, count: int, *, counted_from_s: float) -> list[float]:
+        """The lag of each message since then, once all were read."""
+        deadline_s = time.monotonic() + FLUSHED_WITHIN_S
+        while len(self._read) < count and not self._errors and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        self._ended.set()
+        self._thread.join()
+        self._consumer.close()
+        if self._errors or len(self._read) < count:
+            raise LoadFailed(self._errors[0] if self._errors else "not all could be read")
+        return [came_s - due_s for due_s, came_s in self._read if due_s >= counted_from_s]
 
 
 def percentile(values: list[float], percent: int) -> float:

@@ -21,10 +21,11 @@ from peers.apache_kafka import ApacheKafka
 
 BROKERS = 3
 STOPPED_WITHIN_S = 30.0
+ENDED_WITHIN_S = 120.0  # with 10 000 partitions
 
 
 class Side(Protocol):
-    """Three brokers that serve."""
+    """Brokers that serve, three unless a trial says otherwise."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -35,7 +36,11 @@ class Side(Protocol):
     def kill(self, broker: int) -> None:
         """kill -9; also reaps a process that was killed by another one."""
 
-    def restart(self, broker: int) -> None: ...
+    def restart(self, broker: int) -> None:
+        """Start a broker that was killed or shut down, and wait until it serves."""
+
+    def shut_down(self, broker: int) -> None:
+        """SIGTERM, and wait until it has ended, however long that takes."""
 
     def log_dir(self, broker: int) -> Path:
         """The folder of a broker's partition folders."""
@@ -50,10 +55,11 @@ class InsyncCluster(Cluster):
     def __init__(
         self,
         *,
+        brokers: int = BROKERS,
         settings: Mapping[str, str] | None = None,
         program: Sequence[str] = PLAIN_BROKER,
     ) -> None:
-        super().__init__(brokers=BROKERS, settings=settings, with_faults=False)
+        super().__init__(brokers=brokers, settings=settings, with_faults=False)
         self.brokers = {
             broker: BrokerProcess(broker, each.port, self.folder, settings or {}, program)
             for broker, each in self.brokers.items()
@@ -62,6 +68,10 @@ class InsyncCluster(Cluster):
     def __enter__(self) -> InsyncCluster:
         super().__enter__()
         return self
+
+    def stop(self) -> None:
+        """At once, as with Apache Kafka: a clean stop of thousands of partitions takes a while."""
+        self._kill_all()
 
     @property
     def pids(self) -> dict[int, int]:
@@ -72,6 +82,11 @@ class InsyncCluster(Cluster):
 
     def controller(self) -> int | None:
         return None
+
+    def shut_down(self, broker: int) -> None:
+        process = self.brokers[broker].process
+        _end(process)
+        self.brokers[broker].kill()  # reaps it
 
 
 class KafkaCluster(ApacheKafka):
@@ -84,6 +99,10 @@ class KafkaCluster(ApacheKafka):
     def log_dir(self, broker: int) -> Path:
         return self.nodes[broker].log_dir
 
+    def shut_down(self, broker: int) -> None:
+        _end(self.nodes[broker].process)
+        self.nodes[broker].kill()
+
     def controller(self) -> int | None:
         states = [
             json.loads((node.log_dir / "__cluster_metadata-0" / "quorum-state").read_text())
@@ -93,11 +112,18 @@ class KafkaCluster(ApacheKafka):
         return int(latest["leaderId"])
 
 
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    assert process is not None, "it runs"
+    process.terminate()
+    process.wait(ENDED_WITHIN_S)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
     name: str
     title: str
-    cluster: Callable[..., AbstractContextManager[Side]]  # with `settings`, if other than the usual
+    cluster: Callable[..., AbstractContextManager[Side]]
+    """With `settings` and the number of `brokers`, if other than the usual."""
     seconds_to_serve: Callable[[], float]
 
 
@@ -137,7 +163,9 @@ def kafka_seconds_to_serve() -> float:
 INSYNC = Contender(
     name="insync",
     title="Insync",
-    cluster=lambda settings=None: InsyncCluster(settings=settings),
+    cluster=lambda settings=None, brokers=BROKERS: InsyncCluster(
+        brokers=brokers, settings=settings
+    ),
     seconds_to_serve=insync_seconds_to_serve,
 )
 WITHOUT_TELEMETRY = replace(
@@ -173,7 +201,7 @@ OTHER_TREE = replace(INSYNC, name="other-tree", title="TREE_B")  # until `of_tre
 APACHE_KAFKA = Contender(
     name="kafka",
     title="Apache Kafka",
-    cluster=lambda settings=None: KafkaCluster(nodes=BROKERS, settings=settings),
+    cluster=lambda settings=None, brokers=BROKERS: KafkaCluster(nodes=brokers, settings=settings),
     seconds_to_serve=kafka_seconds_to_serve,
 )
 

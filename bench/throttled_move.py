@@ -7,8 +7,11 @@ AlterPartitionReassignments. Progress is read from the destination's folder, not
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +30,7 @@ from insync.wire.configs import Resource
 SOURCE: Final = 1
 DESTINATION: Final = 2
 SAMPLE_EVERY_S: Final = 0.05
+KEPT_MOVING_WITHIN_S: Final = 120.0
 REQUEST_EVERY_S: Final = 0.25
 SIDES: Final = ("leader", "follower")
 
@@ -96,10 +100,46 @@ async def _throttle(admin: Admin, topic: str, bytes_per_s: int) -> None:
     await admin.alter_configs(Resource.TOPIC, topic, set_values=lists)
 
 
-async def _start(admin: Admin, topic: str, partitions: int) -> None:
-    moves = [
-        {"partition_index": number, "replicas": (DESTINATION,)} for number in range(partitions)
-    ]
+@contextmanager
+def keep_moving(
+    bootstrap: str, topic: str, *, partitions: int, bytes_per_s: int | None
+) -> Iterator[None]:
+    """To the destination and back, again and again; the last move ends without a throttle."""
+    ended = threading.Event()
+
+    async def to_and_fro(admin: Admin) -> None:
+        if bytes_per_s is not None:
+            await _throttle(admin, topic, bytes_per_s)
+        target = DESTINATION
+        while not ended.is_set():
+            await _start(admin, topic, partitions, target)
+            target = SOURCE if target == DESTINATION else DESTINATION
+            while not ended.is_set() and await admin.moves():
+                await asyncio.sleep(SAMPLE_EVERY_S)
+        await _end_throttle(admin, topic)
+        await _until_done(admin, time.monotonic() + KEPT_MOVING_WITHIN_S)
+        await _start(admin, topic, partitions, SOURCE)
+        await _until_done(admin, time.monotonic() + KEPT_MOVING_WITHIN_S)
+
+    with ThreadPoolExecutor(1) as thread:
+        moving = thread.submit(_request, bootstrap, to_and_fro)
+        try:
+            yield
+        finally:
+            ended.set()
+        moving.result()
+
+
+async def _end_throttle(admin: Admin, topic: str) -> None:
+    rates = [f"{side}.replication.throttled.rate" for side in SIDES]
+    for broker in (SOURCE, DESTINATION):
+        await admin.alter_configs(Resource.BROKER, str(broker), set_values={}, deleted=rates)
+    lists = [f"{side}.replication.throttled.replicas" for side in SIDES]
+    await admin.alter_configs(Resource.TOPIC, topic, set_values={}, deleted=lists)
+
+
+async def _start(admin: Admin, topic: str, partitions: int, target: int = DESTINATION) -> None:
+    moves = [{"partition_index": number, "replicas": (target,)} for number in range(partitions)]
     values = {
         "timeout": timedelta(seconds=30),
         "topics": [{"name": topic, "partitions": moves}],

@@ -6,20 +6,25 @@ machine: three idle JVMs take a sixth of a core and a gigabyte, and a stopped on
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import SystemRandom
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import arrivals, loads, throttled_move, what_if
+from bench import arrivals, loads, size, throttled_move, what_if
 from bench.backed_memory import back
 from bench.loads import LoadFailed
 from bench.processes import GIGABYTE, MEGABYTE, cpu_s, memory_mb
@@ -49,6 +54,9 @@ IMPATIENT = {
 STOPS = 8
 MOVED_PARTITIONS = 100
 QUOTA_BYTES_PER_S = 10 * MEGABYTE
+MOVED = "moved"
+MOVED_MANY = "moved-many"
+MAX_IMPACT = 0.3  # of the throughput without a move
 TREES = "trees"
 DUEL_BYTES = 25 * MEGABYTE
 DUEL_WARM_UPS = 4
@@ -168,6 +176,87 @@ def throttle(contender: Contender, scale: Scale) -> Seen:
         "throttle-10s": arrivals.worst_rate(seen.samples, window_s=10) / QUOTA_BYTES_PER_S,
         "throttle-time": seen.taken_s / ideal_s,
     }
+
+
+def impact(contender: Contender, scale: Scale) -> Seen:
+    """What clients feel of a move: without one, under the recommended throttle, without throttle.
+
+    The network is what the brokers take from a producer at full speed: with as many replicas as
+    brokers, all of it reaches each broker. `insync reassign --plan --max-impact` says the throttle.
+    A throttle bounds bytes, and not what it costs to move a partition at all, so the throttled move
+    is also made with many small partitions.
+    """
+    with contender.cluster() as side:
+        _fill(side, MOVED, partitions=PARTITIONS, size_bytes=2 * scale.moved_bytes)
+        _warm_up(side, scale, _load(side, message_bytes=1_024))
+        before = _feel(side, scale)
+        throttle = recommended_throttle(side, network_bytes_per_s=int(before["produce"] * MEGABYTE))
+
+        def feel_move(topic: str, partitions: int, bytes_per_s: int | None) -> dict[str, float]:
+            with throttled_move.keep_moving(
+                side.bootstrap, topic, partitions=partitions, bytes_per_s=bytes_per_s
+            ):
+                return _feel(side, scale)
+
+        phases = {
+            "throttled": feel_move(MOVED, PARTITIONS, throttle),
+            "unthrottled": feel_move(MOVED, PARTITIONS, None),
+        }
+        _fill(side, MOVED_MANY, partitions=MOVED_PARTITIONS, size_bytes=scale.moved_bytes)
+        phases["many"] = feel_move(MOVED_MANY, MOVED_PARTITIONS, throttle)
+        after = _feel(side, scale)
+    # The machine's speed drifts: what is lost is compared with the mean of before and after.
+    still = {name: (before[name] + after[name]) / 2 for name in before}
+    seen = {
+        f"impact-{phase}-{name}": value
+        for phase, felt in {"none": still, **phases}.items()
+        for name, value in felt.items()
+    }
+    for phase, felt in phases.items():
+        seen[f"impact-{phase}-loss"] = 100 * (1 - felt["produce"] / still["produce"])
+    return {**seen, "impact-asked": 100 * MAX_IMPACT, "impact-quota": throttle / MEGABYTE}
+
+
+def _fill(side: Side, topic: str, *, partitions: int, size_bytes: int) -> None:
+    """A topic to move, with one replica of each partition."""
+    throttled_move.create(side.bootstrap, topic, partitions=partitions)
+    spec = {"partitions": partitions, "message_bytes": 1_024, "client": {}}
+    loads.run("produce", bootstrap=side.bootstrap, topic=topic, bytes=size_bytes, **spec)
+
+
+def _feel(side: Side, scale: Scale) -> dict[str, float]:
+    """A steady producer with a consumer behind it, then a producer at full speed."""
+    os.sync()
+    spec = {"bootstrap": side.bootstrap, "partitions": PARTITIONS, "message_bytes": 1_024}
+    pace = {"bytes_per_s": MEGABYTE, "warm_s": 1, "seconds": scale.load_s, "is_read": True}
+    steady = loads.run("pace", topic=TOPIC, **pace, **spec)
+    back(scale.load_s * BACKED_BYTES_PER_S)
+    full = loads.run("produce", topic=TOPIC, seconds=scale.load_s, client={}, **spec)
+    return {
+        "produce": full["bytes"] / full["seconds"] / MEGABYTE,
+        "p50": steady["p50_s"] * 1_000,
+        "p99": steady["p99_s"] * 1_000,
+        "lag": steady["lag_p99_s"] * 1_000,
+    }
+
+
+def recommended_throttle(side: Side, *, network_bytes_per_s: int) -> int:
+    """What the tool says for the most that clients may lose."""
+    entries = [
+        {"topic": MOVED, "partition": number, "replicas": [throttled_move.DESTINATION]}
+        for number in range(PARTITIONS)
+    ]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        path.write_text(json.dumps({"version": 1, "partitions": entries}))
+        command = [sys.executable, "-m", "insync", "reassign"]
+        command += ["--bootstrap-server", side.bootstrap, "--plan", str(path), "--json"]
+        command += ["--network", str(network_bytes_per_s), "--max-impact", f"{MAX_IMPACT:.0%}"]
+        command += ["--measure-for", "1s"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode != 0:
+        raise LoadFailed(f"insync reassign --plan: {done.stderr.strip()}")
+    return int(json.loads(done.stdout)["throttles"]["max_impact"]["bytes_per_s"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,9 +434,13 @@ TRIALS: dict[str, Trial | Duel] = {
     "failover": failover,
     "eviction": eviction,
     "throttle": throttle,
+    "impact": impact,
     "unthrottled": Duel("unthrottled-cpu"),
     "telemetry": Duel("telemetry-cpu"),
     TREES: Duel("trees-cpu"),
+    "size": lambda contender, scale: size.measure(
+        contender, size.Watched(idle_s=scale.idle_s, busy_s=scale.load_s)
+    ),
     "what-if": lambda contender, scale: what_if.twenty_million(contender.name, scale.rows),
     "what-if-large": lambda contender, scale: what_if.hundred_million(
         contender.name, scale.many_rows
@@ -362,7 +455,7 @@ RIVALS: dict[str, Contender] = {
 }
 """What Insync is compared with, where that is not Apache Kafka but Insync with something less, or
 another way to replay telemetry."""
-PAIRS_OF = {"unthrottled": 121, "telemetry": 121, TREES: 121, "what-if-large": 1}
+PAIRS_OF = {"unthrottled": 121, "telemetry": 121, TREES: 121, "size": 1, "what-if-large": 1}
 """Of trials whose ratio is so near 1 that a few pairs say nothing, or that take very long."""
 
 
