@@ -58,7 +58,8 @@ def lag_rows(record: Record) -> list[Row]:
 def test_one_row_per_topic_and_broker(
     spark: SparkSession, record: Record, frames_of_record: dict[str, DataFrame]
 ) -> None:
-    names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs")
+    names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs",
+             "assignments")  # fmt: skip
     lag = spark.createDataFrame(lag_rows(record))
     frame = health(**{name: frames_of_record[name] for name in names}, lag=lag)
     assert frame.schema.names == SCHEMA.names

@@ -13,7 +13,10 @@ from support.pipeline.table_strategies import Tables
 def by_rules(tables: Tables, grid: WhatIfGrid) -> list[dict[str, Any]]:
     """Every level, by adding up and sorting."""
     sums: dict[tuple[Any, ...], tuple[dict[str, int], list[int]]] = {}
-    for (topic, number), history in what_if.histories(tables).items():
+    each = (
+        pair for some in what_if.by_creation(tables) for pair in what_if.histories(some).items()
+    )
+    for (topic, number), history in each:
         for scenario in grid.scenarios():
             verdicts = what_if.replay(
                 history,

@@ -19,13 +19,16 @@ SECOND_MS: Final = 1_000
 MINUTE_S: Final = 60
 
 CAUSE_WORDS: Final = {
-    "stuck": "stopped fetching",
+    "broker-down": "its broker died, restarted or was shut down",
+    "frozen": "its broker did not run: process or host stopped",
+    "replica-offline": "its log failed or is damaged",
+    "stuck": "stopped fetching this partition",
     "slow": "fetched, but fell behind",
     "bootstrapping": "new, catching up for the first time",
     "leader-slow-reads": "the leader's reads were slow",
     "throttled": "held back by a throttle",
     "burst": "a burst of messages, no real lag",
-    "controller": "its broker died or restarted",
+    "controller": "removed by the controller; why is not recorded",
     "unrecorded": "its leaving is not recorded",
 }
 assert set(CAUSE_WORDS) == set(CAUSES), "every cause in words"

@@ -31,6 +31,7 @@ class Tables:
     """The pipeline's own, and `seconds`: the telemetry table `throttle`. None: not recorded."""
 
     episodes: DataFrame | None = None
+    incidents: DataFrame | None = None
     lag: DataFrame | None = None
     what_if: DataFrame | None = None
     recommendation: DataFrame | None = None

@@ -10,7 +10,8 @@
 
 A broker's episodes are those of its own replicas, its leader changes the leaderships that it lost.
 A topic's `under_min_isr_ms` is summed over its partitions; a broker's counts the time that its
-replicas were out meanwhile. `reason` says why, the worst first.
+replicas were out meanwhile. `reason` says why, the worst first; of a broker it names incidents, if
+they are given, and not every episode.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from insync.pipeline.tables.episodes import OPEN, PARTITION, leader_changes, record_end
+from insync.pipeline.tables.assignments import PARTITION, deleted_at_ms, with_creation
+from insync.pipeline.tables.episodes import OPEN, leader_changes, record_end
 from insync.pipeline.tables.recorded_settings import with_settings
 from insync.pipeline.tables.throttle import PROGRESS, VERDICTS
 from insync.rules.move_estimates import Progress, ThrottleVerdict
@@ -33,6 +35,7 @@ TOPIC: Final = "topic"
 BROKER: Final = "broker"
 OK, WARNING, CRITICAL = "ok", "warning", "critical"
 STALL_MS_SHOWN: Final = 1_000  # less than this in all is no news
+INCIDENTS_SHOWN: Final = 3  # of a broker, in its reason: those of the most partitions
 
 _SUMS: Final = (
     "episodes",
@@ -68,13 +71,21 @@ def health(  # noqa: PLR0917 - one for each table
     configs: DataFrame,
     lag: DataFrame | None = None,
     throttle: DataFrame | None = None,
+    incidents: DataFrame | None = None,
+    assignments: DataFrame | None = None,
 ) -> DataFrame:
-    """`episodes`, `lag` and `throttle` are the pipeline's tables, the others telemetry."""
+    """`episodes`, `lag`, `throttle` and `incidents` are the pipeline's tables, others telemetry."""
+    end = record_end(isr, fetches, appends)
+    if assignments is not None:
+        assignments = with_creation(assignments, assignments)
+    isr, fetches, appends, elections = (
+        with_creation(rows, assignments) for rows in (isr, fetches, appends, elections)
+    )
     facts = [
         *_topics_and_brokers(fetches, appends),
         *_of_episodes(episodes),
         _of_min_isr(
-            isr, configs, _first_events(isr, fetches, appends), record_end(isr, fetches, appends)
+            isr, configs, _first_events(isr, fetches, appends), _last_moments(isr, end, assignments)
         ),
         *_of_elections(elections),
         _of_stalls(stalls),
@@ -87,6 +98,7 @@ def health(  # noqa: PLR0917 - one for each table
     peaks = [F.max(name).alias(name) for name in _PEAKS]
     empty = isr.sparkSession.createDataFrame([], SCHEMA).drop("status", "reason")
     together = reduce(_joined, facts, empty).groupBy("level", "name").agg(*sums, *peaks)
+    together = together.join(_incident_texts(incidents, empty), ["level", "name"], "left")
     judged = together.crossJoin(F.broadcast(_limit(configs)))
     return (
         judged.withColumn("reasons", _reasons())
@@ -134,6 +146,35 @@ def _first_events(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> Dat
     return reduce(_joined, events).groupBy(*PARTITION).agg(F.min("at_ms").alias("first_ms"))
 
 
+def _last_moments(isr: DataFrame, end: DataFrame, assignments: DataFrame | None) -> DataFrame:
+    """Of each partition: the end of the record, or when its topic was deleted."""
+    partitions = isr.select(*PARTITION).distinct().crossJoin(F.broadcast(end))
+    if assignments is None:
+        return partitions
+    last_ms = F.least("record_end_ms", "deleted_ms")
+    deleted = partitions.join(deleted_at_ms(assignments), list(PARTITION), "left")
+    return deleted.withColumn("record_end_ms", last_ms).drop("deleted_ms")
+
+
+def _incident_texts(incidents: DataFrame | None, empty: DataFrame) -> DataFrame:
+    """Of each broker, its incidents in words, those of the most partitions first."""
+    if incidents is None:
+        return empty.select("level", "name", F.lit("").alias("incidents"))
+    order = F.struct(-F.col("partitions"), -F.col("duration_ms"), "began_at_ms", "cause", "summary")
+    summaries = F.transform(F.array_sort(F.collect_list(order)), lambda each: each["summary"])
+    by_broker = incidents.groupBy("broker").agg(summaries.alias("summaries"))
+    prefix = F.concat(F.lit("broker "), F.col("broker"), F.lit(" "))
+    shown = F.transform(
+        F.slice("summaries", 1, INCIDENTS_SHOWN), lambda each: F.replace(each, prefix, F.lit(""))
+    )
+    more = F.size("summaries") - INCIDENTS_SHOWN
+    others = F.when(more == 1, "1 more incident").when(
+        more > 1, F.format_string("%d more incidents", more)
+    )
+    words = F.concat_ws("; ", shown, others)
+    return by_broker.select(*_named(BROKER, "broker"), words.alias("incidents"))
+
+
 def _of_min_isr(isr: DataFrame, configs: DataFrame, first: DataFrame, end: DataFrame) -> DataFrame:
     """When partitions had fewer in sync than min(min.insync.replicas, replicas known).
 
@@ -170,13 +211,13 @@ def _of_min_isr(isr: DataFrame, configs: DataFrame, first: DataFrame, end: DataF
     under_ms = F.greatest(F.lit(0), before_ms) + F.greatest(F.lit(0), after_ms)
     return (
         judged.join(first, list(PARTITION))
-        .crossJoin(F.broadcast(end))
+        .join(end, list(PARTITION))
         .select(*_named(TOPIC, "topic"), under_ms.alias("under_min_isr_ms"))
     )
 
 
 def _of_elections(elections: DataFrame) -> list[DataFrame]:
-    named = ("topic", "partition", "leader_epoch", "leader_before")
+    named = (*PARTITION, "leader_epoch", "leader_before")
     each = leader_changes(elections).select(*named).distinct()
     lost = each.where(F.col("leader_before").isNotNull())
     return [
@@ -251,8 +292,9 @@ def _reasons() -> Column:
                 "bad_throttles", "a throttle that cannot finish", "%d throttles that cannot finish"
             ),
         ),
+        ("incidents", F.col("incidents")),
         (
-            "episodes",
+            "unnamed_episodes",
             F.concat(
                 count("episodes", "out of sync once, for ", "out of sync %d times, for "),
                 seconds("out_ms"),
@@ -264,7 +306,10 @@ def _reasons() -> Column:
         ("long_stall", F.concat(F.lit("stalled for "), seconds("stall_ms"))),
         ("held_back_s", count("held_back_s", "held back for 1 s", "replicas held back for %d s")),
     ]
+    has_incidents = F.coalesce(F.col("incidents") != "", F.lit(False))  # noqa: FBT003
     holds = {
+        "incidents": has_incidents,
+        "unnamed_episodes": _is_some("episodes") & ~has_incidents,
         "late": F.col("lag_ms_max") * 2 > F.col("limit_ms"),
         "long_stall": F.col("stall_ms") >= STALL_MS_SHOWN,
     }

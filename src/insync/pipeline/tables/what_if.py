@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline.io import shards
 from insync.pipeline.replay import events
+from insync.pipeline.replay.assignments import by_creation
 from insync.pipeline.replay.driver import Replayed, parameters, replay
 from insync.pipeline.replay.state import DELAYS, Array
 from insync.pipeline.scenarios import WhatIfGrid
@@ -32,12 +33,14 @@ def what_if(
     appends: DataFrame,
     isr: DataFrame | None = None,
     stalls: DataFrame | None = None,
+    assignments: DataFrame | None = None,
     *,
     grid: WhatIfGrid | None = None,
 ) -> DataFrame:
     """From DataFrames of any source; the schema is `schemas.WHAT_IF`."""
     grid = grid or WhatIfGrid()
     frames = {"fetches": fetches, "appends": appends, "isr": isr, "stalls": stalls}
+    frames["assignments"] = assignments
     tables = {name: frame for name, frame in frames.items() if frame is not None}
     verdicts = shards.from_tables(tables, events.COLUMNS, Replay(grid), VERDICTS)
     return _summed_levels(verdicts, grid)
@@ -78,7 +81,10 @@ class Replay:
         self._grid = grid
 
     def __call__(self, tables: shards.Tables) -> pa.Table:
-        shard = events.shard(tables["fetches"], tables["appends"], tables["isr"], tables["stalls"])
+        return pa.concat_tables(map(self._of_topics, by_creation(tables)))
+
+    def _of_topics(self, tables: shards.Tables) -> pa.Table:
+        shard = events.shard(**{name: tables[name] for name in events.COLUMNS})
         replayed = replay(shard, parameters(self._grid))
         return self._table(_groups(shard), replayed)
 

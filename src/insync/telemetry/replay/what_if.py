@@ -11,12 +11,16 @@ written to be read. What the design leaves open is decided here:
 - **Who.** Replicas known are leaders, followers that fetch, and the first `isr_before`. A later
   change of the ISR, also a controller's, is a verdict and not replayed: a broker that died leaves
   when its policy says so.
-- **Moved away.** That a replica was removed by a reassignment (`isr.cause`; where that is unknown,
-  none was) is no verdict. It begins an epoch, and with that epoch the replica is gone: without
-  leaving, its episode closed as the record's end closes it, not known until it fetches or leads
-  again.
+- **Moved away.** That a replica was removed by a reassignment, or by the cancellation of one
+  (`assignments`, and `isr.cause`; where both are unknown, none was) is no verdict. It begins an
+  epoch, and with that epoch the replica is gone: without leaving, its episode closed as the
+  record's end closes it, not known until it fetches or leads again.
+- **In sync at the start**, where no change of the ISR is known: those that fetch in the first
+  epoch, except replicas that a reassignment was adding when they are first assigned.
+- **Created again.** A topic with a new id (`assignments`) has another history (`by_creation`).
 - **An epoch** begins with its first event, at the leader's end offset of that event; the
-  watermark begins there too. It ends with its last event: a dead leader evicts no follower.
+  watermark begins there too. It ends with its last event: a dead leader evicts no follower. What an
+  old leader records after a later epoch began is left out: time counts once.
   Until the next epoch begins, a replica that is out stays out, and that time counts; nothing is
   missed in it.
 - **Leadership.** The leader is in sync. The episode of a new leader that was out closes as the
@@ -34,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from insync.rules.follower import Fetch
@@ -134,8 +138,29 @@ def leader_end(row: Row) -> int | None:
     return high if low is None else low
 
 
+def by_creation(tables: Mapping[str, Rows]) -> list[Mapping[str, Rows]]:
+    """The tables of topics as they were created first, second and so on; stalls are in each."""
+    created_ms: dict[tuple[str, int], dict[str, int]] = {}
+    for row in tables.get("assignments", ()):
+        by_id = created_ms.setdefault((row["topic"], row["partition"]), {})
+        by_id[row["topic_id"]] = min(row["at_ms"], by_id.get(row["topic_id"], row["at_ms"]))
+
+    def creation(row: Row) -> int:
+        by_id = created_ms.get((row["topic"], row["partition"]), {})
+        created: int = sum(at_ms <= row["at_ms"] for at_ms in by_id.values())
+        return max(0, created - 1)
+
+    return [
+        {
+            name: [row for row in rows if "topic" not in row or creation(row) == number]
+            for name, rows in tables.items()
+        }
+        for number in range(max((len(by_id) for by_id in created_ms.values()), default=1))
+    ]
+
+
 def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
-    """Each partition that has a fetch or an append."""
+    """Each partition that has a fetch or an append, of topics that were created once."""
     events_by_partition: dict[tuple[str, int], list[Event]] = {}
     for name, kind in (("fetches", FETCH), ("appends", APPEND)):
         for row in tables[name]:
@@ -145,9 +170,14 @@ def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
     changes: dict[tuple[str, int], list[Row]] = {}
     for row in tables.get("isr", ()):
         changes.setdefault((row["topic"], row["partition"]), []).append(row)
+    assignments: dict[tuple[str, int], list[Row]] = {}
+    for row in tables.get("assignments", ()):
+        assignments.setdefault((row["topic"], row["partition"]), []).append(row)
     stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
     return {
-        key: _history(events_by_partition[key], changes.get(key, []), stalls)
+        key: _history(
+            events_by_partition[key], changes.get(key, []), assignments.get(key, []), stalls
+        )
         for key in sorted(events_by_partition)
     }
 
@@ -191,7 +221,9 @@ def _order(event: Event) -> tuple[int, ...]:
     )
 
 
-def _history(events: list[Event], changes: list[Row], stalls: list[Row]) -> History:
+def _history(
+    events: list[Event], changes: list[Row], assignments: list[Row], stalls: list[Row]
+) -> History:
     epochs = []
     by_epoch = sorted(events, key=lambda event: event.row["leader_epoch"])
     for number, some in groupby(by_epoch, key=lambda event: event.row["leader_epoch"]):
@@ -209,17 +241,55 @@ def _history(events: list[Event], changes: list[Row], stalls: list[Row]) -> Hist
         at_start = set(change["isr_before"])
     else:
         at_start = {event.row["follower"] for event in first.events if event.kind == FETCH}
+        at_start -= _added(assignments)
     return History(
-        epochs=epochs,
+        epochs=_until_superseded(epochs),
         replicas=frozenset(replicas | at_start),
         in_sync_at_start=frozenset(at_start | {first.leader}),
         moved_away=[
-            (row["leader_epoch"], row["replica"])
-            for row in changes
-            if row.get("cause") == REASSIGNMENT
+            *(
+                (row["leader_epoch"], row["replica"])
+                for row in changes
+                if row.get("cause") == REASSIGNMENT
+            ),
+            *_removed(assignments),
         ],
         stalls=stalls,
     )
+
+
+def _until_superseded(epochs: list[Epoch]) -> list[Epoch]:
+    """Each epoch until a later one begins."""
+    result = []
+    for index, epoch in enumerate(epochs):
+        begun_ms = min((later.begins_at_ms for later in epochs[index + 1 :]), default=None)
+        until_ms = epoch.ends_at_ms if begun_ms is None else max(epoch.begins_at_ms, begun_ms)
+        own = [event for event in epoch.events if event.at_ms <= until_ms]
+        result.append(Epoch(epoch.number, epoch.leader, own))
+    return result
+
+
+def _in_order(assignments: list[Row]) -> list[Row]:
+    return sorted(assignments, key=lambda row: (row["leader_epoch"], row["version"], row["at_ms"]))
+
+
+def _removed(assignments: list[Row]) -> list[tuple[int, int]]:
+    """The first epoch without a replica, and which; a deleted topic has no epoch after it."""
+    return [
+        (after["leader_epoch"], broker)
+        for before, after in pairwise(_in_order(assignments))
+        for broker in before["replicas"]
+        if after["replicas"] and broker not in after["replicas"]
+    ]
+
+
+def _added(assignments: list[Row]) -> set[int]:
+    """The replicas that a reassignment is adding where they are first assigned."""
+    first: dict[int, bool] = {}
+    for row in _in_order(assignments):
+        for broker in row["replicas"]:
+            first.setdefault(broker, broker in row["adding"])
+    return {broker for broker, is_adding in first.items() if is_adding}
 
 
 def _each_once(events: list[Event]) -> list[Event]:
