@@ -13,7 +13,16 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from insync.pipeline import WhatIfGrid, episodes, health, lag, recommendation, throttle, what_if
+from insync.pipeline import (
+    WhatIfGrid,
+    episodes,
+    health,
+    incidents,
+    lag,
+    recommendation,
+    throttle,
+    what_if,
+)
 
 SOURCE = "127.0.0.1:9092"
 if sys.argv[0].endswith("replication_analysis.py") and len(sys.argv) > 1:
@@ -46,15 +55,17 @@ def recorded(table: str) -> DataFrame:
 
 seen = {table: recorded(table).cache() for table in ("fetches", "appends", "isr", "stalls")}
 noted = {table: recorded(table).cache() for table in ("elections", "configs", "throttle")}
+replicas = recorded("assignments").cache()  # which brokers had replicas; older brokers lack it
 
 # %% [markdown]
 # ## Every time out of sync, and its cause
 
 # %%
-out_of_sync = episodes(**seen, **noted).cache()
+out_of_sync = episodes(**seen, **noted, assignments=replicas).cache()
 out_of_sync.select("topic", "partition", "follower", "cause", "ending", "out_ms").show(
     truncate=False
 )
+incidents(out_of_sync).select("summary", "began_at_ms", "ended_at_ms").show(truncate=False)
 
 # %% [markdown]
 # ## Every rule at three limits
@@ -62,7 +73,7 @@ out_of_sync.select("topic", "partition", "follower", "cause", "ending", "out_ms"
 
 # %%
 grid = WhatIfGrid(lag_time_max_ms=(5_000, 10_000, 30_000))
-replayed = what_if(**seen, grid=grid).cache()
+replayed = what_if(**seen, assignments=replicas, grid=grid).cache()
 overall = replayed.where("level = 'all'").orderBy("policy", "lag_time_max_ms")
 overall.select("policy", "lag_time_max_ms", "shrinks", "flaps", "false_evictions").show()
 
@@ -73,12 +84,14 @@ advice.where("is_headline").select("policy", "lag_time_max_ms", "reason").show(t
 # ## Lag by the minute, throttles, and a line for each topic and broker
 
 # %%
-behind = lag(seen["fetches"], seen["appends"], bucket_ms=60_000).cache()
+kept = {table: seen[table] for table in ("fetches", "appends", "isr")}
+behind = lag(**kept, assignments=replicas, bucket_ms=60_000).cache()
 limits = throttle(noted["throttle"]).cache()
 limits.select("broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verdict").show()
 
 facts = {table: noted[table] for table in ("elections", "configs")}
-daily = health(out_of_sync, **seen, **facts, lag=behind, throttle=limits)
+seen_together = {"lag": behind, "throttle": limits, "incidents": incidents(out_of_sync, behind)}
+daily = health(out_of_sync, **seen, **facts, **seen_together, assignments=replicas)
 daily.select("level", "name", "status", "reason").show(truncate=False)
 
 # %% [markdown]

@@ -69,6 +69,13 @@ def episodes(job: JobOptions, spark: SparkOptions) -> Answer:
     return _make_tables(job, spark, {"episodes": {}})
 
 
+@app.command()
+@expand_options
+def incidents(job: JobOptions, spark: SparkOptions) -> Answer:
+    """Write the episodes of one broker with one cause at one time as one incident."""
+    return _make_tables(job, spark, {"episodes": {}, "lag": {}, "incidents": {}})
+
+
 @app.command(
     "what-if",
 )
@@ -89,8 +96,8 @@ def throttle(job: JobOptions, limits: ThrottleOptions, spark: SparkOptions) -> A
 @expand_options
 def health(job: JobOptions, spark: SparkOptions) -> Answer:
     """Write one line per topic and broker, for a daily check."""
-    steps: dict[str, dict[str, Any]] = {"episodes": {}, "lag": {}, "throttle": {}, "health": {}}
-    return _make_tables(job, spark, steps, optional=["throttle"])
+    names = ("episodes", "lag", "incidents", "throttle", "health")
+    return _make_tables(job, spark, {name: {} for name in names}, optional=["throttle"])
 
 
 @app.command()
@@ -107,6 +114,7 @@ def report(
     steps = {
         "episodes": {},
         "lag": only_set(bucket_ms=bucket_ms),
+        "incidents": {},
         "throttle": limits.as_limits(),
         "what_if": grid.as_grid(),
         "recommendation": {},
