@@ -147,14 +147,16 @@ pins: $(READY)  ## pin the newest allowed versions anew (needs uv)
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache .peers $(DEMO) $(ANALYSIS_LOG) $(SEARCHES_LOG)
 
+# Python compiles a module when it is first imported. pip would compile all of them first, which takes
+# longer than to install them.
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "insync needs Python 3.11 or newer; try: make PYTHON=python3.12" >&2; exit 1; }
-	@echo "Installing into $(VENV), one to two minutes; nothing outside it changes."
+	@echo "Installing into $(VENV), about a minute; nothing outside it changes."
 	@echo "1 of 3: a virtual environment"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "2 of 3: the $$(grep -c '==' requirements.txt) packages of requirements.txt, 1.4 GB in all (PySpark is the largest)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.txt
 	@echo "3 of 3: insync"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
