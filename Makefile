@@ -35,7 +35,11 @@ demo: $(READY)  ## the documents' examples, real brokers with real faults, their
 	@echo "It runs on Spark, which needs Java 17. For root, make installs a missing Java."
 	@tests/prepare java
 	@$(BIN)/insync pipeline report --source $(DEMO)/telemetry --out $(DEMO)/analysis \
-	  --lag-time-max-ms 500,1000,1500,3000,10000 --lag-max-messages 100 --bucket-ms 1000
+	  --lag-time-max-ms 500,1000,1500,3000,10000 --lag-max-messages 100 --bucket-ms 1000 \
+	  --min-record 10s
+	@echo
+	@echo "Its advice is from a staged minute: --min-record 10s asked for it. The default is 24h,"
+	@echo "because a limit has to bear a day's peaks, and no cluster should be set by this one."
 	@echo
 	@echo "Try next:"
 	@echo "  open $(DEMO)/analysis/report.html in a browser"

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from insync.pipeline import WhatIfGrid, episodes, health, lag, recommendation, throttle, what_if
+from insync.pipeline import (
+    WhatIfGrid,
+    episodes,
+    health,
+    lag,
+    recommendation,
+    record,
+    throttle,
+    what_if,
+)
 
 SOURCE = "127.0.0.1:9092"
 if sys.argv[0].endswith("replication_analysis.py") and len(sys.argv) > 1:
@@ -58,16 +67,16 @@ out_of_sync.select("topic", "partition", "follower", "cause", "ending", "out_ms"
 
 # %% [markdown]
 # ## Every rule at three limits
-# What it would have done with the same fetches, and which limit that speaks for.
+# What it would have done with the same fetches; and advice, if a day was recorded.
 
 # %%
 grid = WhatIfGrid(lag_time_max_ms=(5_000, 10_000, 30_000))
-replayed = what_if(**seen, grid=grid).cache()
+replayed = what_if(**seen, configs=noted["configs"], grid=grid).cache()
 overall = replayed.where("level = 'all'").orderBy("policy", "lag_time_max_ms")
 overall.select("policy", "lag_time_max_ms", "shrinks", "flaps", "false_evictions").show()
 
-advice = recommendation(replayed)
-advice.where("is_headline").select("policy", "lag_time_max_ms", "reason").show(truncate=False)
+advice = recommendation(replayed, record(**seen), noted["configs"])
+advice.select("verdict", "policy", "lag_time_max_ms", "reason").show(truncate=False)
 
 # %% [markdown]
 # ## Lag by the minute, throttles, and a line for each topic and broker

@@ -18,6 +18,7 @@ from insync.pipeline.io import output
 from insync.pipeline.io.session import session
 from insync.pipeline.tables import episodes, health, throttle
 from insync.pipeline.tables.recommendation import RECOMMENDATION
+from insync.pipeline.tables.record import RECORD
 from insync.pipeline.tables.registry import STEPS
 from insync.pipeline.tables.schemas import LAG, PROBLEMS, WHAT_IF
 from peers.apache_kafka import DELTA_POM, classpath
@@ -30,6 +31,7 @@ SCHEMAS = {
     "lag": LAG,
     "episodes": episodes.SCHEMA,
     "what_if": WHAT_IF,
+    "record": RECORD,
     "recommendation": RECOMMENDATION,
     "throttle": throttle.SCHEMA,
     "health": health.SCHEMA,

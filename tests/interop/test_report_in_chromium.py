@@ -161,17 +161,16 @@ def test_the_report_of_a_recorded_run_is_drawn(
 
 
 def test_the_recommendation_stands_on_top(chromium: Browser, made_by_the_command: Path) -> None:
-    """5 s: out for 7 s, no flap; 10 s: out for 2, a flap. Of two rules the one that was running."""
+    """20 s are no day: it says so, and shows the trade."""
     chromium.open(made_by_the_command)
     sections = "[...document.querySelectorAll('main > section')]"
     tops = chromium.script(f"{sections}.map((each) => each.getBoundingClientRect().top)")
     assert tops == sorted(tops)
     first = chromium.script(f"{sections}[0].innerText")
-    assert first.startswith(
-        "Set replica.in.sync.policy=caught-up and replica.lag.time.max.ms=5000: 5000 ms is the "
-        "smallest limit replayed without a false eviction, a flap, or time below the minimum ISR"
-    )
-    bottom = chromium.script(f"{sections}[0].getBoundingClientRect().bottom")
+    assert first.startswith("No advice: 19.9 s of record is less than the 24 h that advice needs")
+    assert "healthy followers were silent for up to 12.1 s" in first
+    headline = f"{sections}[0].querySelector('p')"
+    bottom = chromium.script(f"{headline}.getBoundingClientRect().bottom")
     assert bottom < chromium.script("innerHeight"), "it is visible without scrolling"
 
 

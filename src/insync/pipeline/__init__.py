@@ -1,6 +1,7 @@
 """Recorded telemetry on Spark: tables of lag, episodes, what-if and throttles.
 
-    from insync.pipeline import WhatIfGrid, episodes, health, lag, recommendation, throttle, what_if
+    from insync.pipeline import WhatIfGrid, episodes, health, lag, throttle
+    from insync.pipeline import recommendation, record, what_if
 
 Each function takes DataFrames of the caller's session and returns one, whose schema is a constant.
 Those that end in `_exported` take the folder of `insync telemetry export` and read it much faster.
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from insync.pipeline.tables.health import health
     from insync.pipeline.tables.lag import lag, lag_exported
     from insync.pipeline.tables.problems import problems, problems_exported
-    from insync.pipeline.tables.recommendation import Running, recommendation
+    from insync.pipeline.tables.recommendation import recommendation
+    from insync.pipeline.tables.record import record, record_exported
     from insync.pipeline.tables.throttle import throttle
     from insync.pipeline.tables.what_if import what_if, what_if_exported
 
 # Imported on first use: a command that only names a policy does not load Spark and Numba.
 # No module or folder beside this file may have the name of a function: an import would replace it.
 _MODULES = {
-    "Running": "tables.recommendation",
     "WhatIfGrid": "scenarios",
     "episodes": "tables.episodes",
     "health": "tables.health",
@@ -40,6 +41,8 @@ _MODULES = {
     "problems": "tables.problems",
     "problems_exported": "tables.problems",
     "recommendation": "tables.recommendation",
+    "record": "tables.record",
+    "record_exported": "tables.record",
     "tables_from_kafka": "io.connector",
     "throttle": "tables.throttle",
     "what_if": "tables.what_if",
@@ -47,7 +50,6 @@ _MODULES = {
 }
 
 __all__ = [
-    "Running",
     "WhatIfGrid",
     "episodes",
     "health",
@@ -56,6 +58,8 @@ __all__ = [
     "problems",
     "problems_exported",
     "recommendation",
+    "record",
+    "record_exported",
     "tables_from_kafka",
     "throttle",
     "what_if",

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from insync.pipeline.report import PAGE_BYTES_MAX, render
-from insync.pipeline.report.page import duration, in_a_sentence, rate
+from insync.pipeline.report.advice_words import advice_commands, advice_sentences
+from insync.pipeline.report.page import rate
 from insync.pipeline.report.points import BARS_MAX, ROWS_MAX, Points, _span
+from insync.pipeline.words import duration
 from support.pipeline.report_points import HOSTILE, made_up_points
 
 
@@ -100,21 +102,52 @@ def test_rates_in_words() -> None:
     ]  # fmt: skip
 
 
-def test_a_recommendation_is_a_sentence() -> None:
-    headline = {
-        "policy": "messages", "lag_max_messages": 4_000, "half_period_check": False,
-        "lag_time_max_ms": 5_000, "is_headline": True, "reason": "because",
-        "detection_ms_p99": 0, "watermark_stall_ms": 1_500, "under_min_isr_ms": None,
-        "running_detection_ms_p99": 0, "running_watermark_stall_ms": 20_000,
-        "running_under_min_isr_ms": None,
-    }  # fmt: skip
-    assert in_a_sentence(headline) == (
-        "Set replica.in.sync.policy=messages, replica.lag.max.messages=4000 and "
-        "replica.lag.time.max.ms=5000: because. In this record: a lag above the limit detected "
-        "after 0 s (p99); the high watermark held back for 1.5 s, now 20 s."
-    )
-    on_kafka = headline | {"policy": "caught-up", "half_period_check": True}
-    assert in_a_sentence(on_kafka).startswith("Set replica.lag.time.max.ms=5000: because.")
+TRADE_ROW = {
+    "role": None, "policy": "caught-up", "lag_time_max_ms": 30_000, "lag_max_messages": None,
+    "half_period_check": False, "evictions": 3, "false_evictions": 2, "flaps": 1,
+    "acks_all_stall_ms_max": 28_000, "under_min_isr_ms_max": 1_500, "harm_partition_ms": 99,
+    "is_below_floor": False,
+}  # fmt: skip
+ADVICE = {
+    "verdict": "set", "reason": "because", "policy": "messages", "lag_time_max_ms": 5_000,
+    "lag_max_messages": 4_000, "half_period_check": False, "apply_command": "insync <now>",
+    "revert_command": "insync <then>", "statements": ["1 min 0 s were recorded."],
+    "trade": [
+        TRADE_ROW | {"role": "running"},
+        TRADE_ROW | {"role": "advised", "policy": "messages", "lag_time_max_ms": 5_000},
+        TRADE_ROW | {"lag_time_max_ms": 500, "is_below_floor": True},
+    ],
+}  # fmt: skip
+
+
+def test_a_recommendation_has_reason_record_trade_and_both_commands() -> None:
+    points = made_up_points()
+    points.recommendation = ADVICE
+    page = "".join(Elements(render(points, title="t", recommendation=None)).texts)
+    for text in (
+        "Set replica.in.sync.policy=messages and replica.lag.max.messages=4000 and replica.lag.",
+        "replica.lag.time.max.ms=5000: because.",
+        "1 min 0 s were recorded.",
+        "30 s (caught-up)running32128 s1.5 s",
+        "5 sadvised32128 s1.5 s",
+        "500 ms (caught-up)below the floor32128 s1.5 s",
+        "apply: insync <now>",
+        "revert: insync <then>",
+    ):
+        assert text in page
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"verdict": "keep"}, "Keep replica.in.sync.policy=messages"),
+        ({"verdict": "too-short"}, "No advice: because."),
+    ],
+)
+def test_what_stays_as_it_is_has_no_command(facts: dict[str, Any], says: str) -> None:
+    row = ADVICE | facts | {"apply_command": None, "revert_command": None}
+    assert advice_sentences(row)[0].startswith(says)
+    assert advice_commands(row) == []
 
 
 def test_every_truncated_list_has_a_note() -> None:
@@ -136,37 +169,6 @@ def test_every_truncated_list_has_a_note() -> None:
         "The 60 longest of 5,000; all are in the table.",
     ):
         assert sentence in page
-
-
-GOOD = {
-    "false_evictions": 0, "flaps": 0, "under_min_isr_fetching_ms": 0, "below_resolution": False,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("faults", "says"),
-    [
-        (None, "There is no what-if of this record"),
-        ([], "Nothing was replayed"),
-        ([{"below_resolution": True}] * 2, "is good: 2 scenarios are below the resolution of"),
-        (
-            [{"under_min_isr_fetching_ms": 7}],
-            "good: 1 scenario goes below min ISR while the follower keeps fetching. Try",
-        ),
-        (
-            [{"flaps": 2, "false_evictions": 2}, {"false_evictions": 1}],
-            "None of 2 scenarios is good: 2 scenarios evict a healthy follower, 1 scenario makes",
-        ),
-        ([{"flaps": 2}, {}], "No scenario that these brokers can be set to is recommended"),
-    ],
-)
-def test_why_nothing_is_recommended(faults: list[dict[str, Any]] | None, says: str) -> None:
-    points = made_up_points()
-    points.what_if = None if faults is None else [GOOD | each for each in faults]
-    page = render(points, title="t", recommendation=None)
-    match = re.search(r'<section class="advice"[^>]*><p>(.*)</p>', page)
-    assert match
-    assert says in match[1]
 
 
 def test_a_move_of_unknown_size_has_no_time() -> None:

@@ -21,7 +21,7 @@ from insync.pipeline.tables.episodes import SCHEMA as EPISODES
 from insync.pipeline.tables.health import SCHEMA, health
 from insync.pipeline.tables.throttle import SCHEMA as SPANS
 from support.pipeline.episodes_oracle import episodes as expected_episodes
-from support.pipeline.episodes_oracle import under_min_isr_ms
+from support.pipeline.min_isr_oracle import below_min_isr, out_of_sync
 from support.pipeline.random_tables import Tables as Record
 from support.pipeline.random_tables import made_up
 from support.pipeline.spark_frames import as_frames
@@ -69,13 +69,21 @@ def test_one_row_per_topic_and_broker(
     brokers |= {row["follower"] for row in record["fetches"]}
     assert {name for level, name in lines if level == "topic"} == topics
     assert {name for level, name in lines if level == "broker"} == {str(each) for each in brokers}
+    below = below_min_isr(record)
     for topic in topics:
         own = [row for row in episodes if row["topic"] == topic]
         line = lines["topic", topic]
         assert line["episodes"] == len(own)
-        assert line["out_ms"] == sum(row["out_ms"] or 0 for row in own)
+        assert line["out_ms"] == len(set().union(*map(out_of_sync, own)))
+        by_replica: dict[tuple[int, int], set[int]] = {}
+        for row in own:
+            key = row["partition"], row["follower"]
+            by_replica.setdefault(key, set()).update(out_of_sync(row))
+        assert line["out_partition_ms"] == sum(map(len, by_replica.values()))
         assert line["open_episodes"] == sum(row["ending"] == "open" for row in own)
-        assert line["under_min_isr_ms"] == under_min_isr_ms(record, topic)
+        of_topic = [moments for key, moments in below.items() if key[0] == topic]
+        assert line["under_min_isr_ms"] == len(set().union(*of_topic))
+        assert line["under_min_isr_partition_ms"] == sum(map(len, of_topic))
         changes = [row for row in record["elections"] if row["topic"] == topic and is_change(row)]
         assert line["leader_changes"] == len(changes)
         partitions = {row["partition"] for row in record["fetches"] if row["topic"] == topic}
@@ -153,7 +161,8 @@ def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSessio
         *(("broker", str(number)) for number in range(ROWS_MAX)),
     ]
     assert points.summary == {
-        "topics": 1_000, "brokers": 500, "leader_changes": 1_000, "under_min_isr_ms": 2_000,
+        "topics": 1_000, "brokers": 500, "leader_changes": 1_000, "under_min_isr_ms": 2,
+        "under_min_isr_topic": "z",
     }  # fmt: skip
 
 

@@ -435,16 +435,3 @@ class Partition:
             if max(len(row["isr_after"]) for row in rows) < minimum:
                 under_ms += max(0, min(to_ms, end) - max(from_ms, start))
         return under_ms
-
-
-def under_min_isr_ms(record: Tables, topic: str) -> int:
-    ends = [row["at_ms"] for row in (*record["isr"], *record["appends"])]
-    end_ms = max(ends + [row["last_at_ms"] for row in record["fetches"]])
-    under_ms = 0
-    for partition in {row["partition"] for row in record["isr"] if row["topic"] == topic}:
-        own = {
-            name: [row for row in rows if row.get("partition") == partition]
-            for name, rows in record.items()
-        } | {"configs": record["configs"]}
-        under_ms += Partition(own, topic, partition, end_ms)._under_min_isr(0, 2**62)
-    return under_ms

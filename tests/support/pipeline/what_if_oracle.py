@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from insync.pipeline.scenarios import WhatIfGrid
-from insync.pipeline.tables.schemas import COUNTS, WHAT_IF
+from insync.pipeline.tables.schemas import COUNTS, PEAKS, WHAT_IF
 from insync.telemetry.replay import what_if
 from support.pipeline.table_strategies import Tables
 
@@ -28,7 +28,10 @@ def by_rules(tables: Tables, grid: WhatIfGrid) -> list[dict[str, Any]]:
             ):
                 counts, delays = sums.setdefault((level, scenario), (dict.fromkeys(COUNTS, 0), []))
                 for name in COUNTS:
-                    counts[name] += getattr(verdicts, name)
+                    value = getattr(verdicts, name)
+                    counts[name] = (
+                        max(counts[name], value) if name in PEAKS else counts[name] + value
+                    )
                 delays.extend(verdicts.detection_ms)
     rows = []
     for (level, scenario), (counts, delays) in sums.items():

@@ -10,13 +10,18 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Final
 
+from insync.pipeline.report.advice_words import (
+    TRADE_COLUMNS,
+    advice_commands,
+    advice_sentences,
+    trade_rows,
+)
 from insync.pipeline.report.points import BARS_MAX, Points
 from insync.pipeline.tables.episodes import CAUSES, OPEN
 from insync.pipeline.tables.health import CRITICAL, OK, WARNING
+from insync.pipeline.words import duration
 
 PAGE_BYTES_MAX: Final = 1_000_000
-SECOND_MS: Final = 1_000
-MINUTE_S: Final = 60
 
 CAUSE_WORDS: Final = {
     "stuck": "stopped fetching",
@@ -129,86 +134,49 @@ def _span(points: Points) -> str:
 
 def _recommendation(points: Points, recommendation: str | None) -> str:
     if recommendation:
-        return escape(recommendation)
+        return f"<p>{escape(recommendation)}</p>"
     if points.recommendation is not None:
-        return escape(in_a_sentence(points.recommendation))
+        return _advice(points.recommendation)
     if points.what_if is None:
-        return "There is no what-if of this record, so no setting is recommended."
-    return _why_none(points.what_if)
+        return "<p>There is no what-if of this record, so no setting is recommended.</p>"
+    return "<p>No recommendation was made of this what-if.</p>"
 
 
-_FAULTS: Final = (  # each rules a scenario out: what one does, what several do
-    ("false_evictions", "evicts a healthy follower", "evict a healthy follower"),
-    ("flaps", "makes a follower flap", "make a follower flap"),
-    (
-        "under_min_isr_fetching_ms",
-        "goes below min ISR while the follower keeps fetching",
-        "go below min ISR while the follower keeps fetching",
-    ),
-    (
-        "below_resolution",
-        "is below the resolution of the record",
-        "are below the resolution of the record",
-    ),
-)
-
-
-def _why_none(scenarios: Sequence[dict[str, Any]]) -> str:
-    """What rules each scenario out."""
-    if not scenarios:
-        return "Nothing was replayed, so no setting is recommended."
-    if not all(any(row[name] for name, _, _ in _FAULTS) for row in scenarios):
-        return "No scenario that these brokers can be set to is recommended."
-    counts = [
-        (sum(bool(row[name]) for row in scenarios), one, several) for name, one, several in _FAULTS
-    ]
-    faults = ", ".join(
-        f"{_count(count, 'scenario')} {one if count == 1 else several}"
-        for count, one, several in counts
-        if count
+def _advice(row: dict[str, Any]) -> str:
+    """What to do, what that rests on, the trade, and the commands."""
+    headline, *statements = advice_sentences(row)
+    lines = [[_text(text) for text in trade.values()] for trade in trade_rows(row)]
+    headings = [Heading(name) for name in TRADE_COLUMNS]
+    commands = "".join(
+        f"<p>{escape(name)}: <code>{escape(command)}</code></p>"
+        for name, command in advice_commands(row)
     )
-    return f"None of {_count(len(scenarios), 'scenario')} is good: {faults}. Try larger limits."
-
-
-def in_a_sentence(headline: dict[str, Any]) -> str:
-    """What to set, why, and its costs beside those of the settings in force."""
-    rule = f"replica.in.sync.policy={headline['policy']}"
-    if headline["lag_max_messages"] is not None:
-        rule += f", replica.lag.max.messages={headline['lag_max_messages']}"
-    advice = f"Set {rule} and replica.lag.time.max.ms={headline['lag_time_max_ms']}"
-    if headline["half_period_check"]:
-        advice = f"Set replica.lag.time.max.ms={headline['lag_time_max_ms']}"
-    costs = []
-    for name, words in (
-        ("detection_ms_p99", "a lag above the limit detected after {} (p99)"),
-        ("watermark_stall_ms", "the high watermark held back for {}"),
-        ("under_min_isr_ms", "{} below min ISR"),
-    ):
-        value, now = headline[name], headline[f"running_{name}"]
-        if value is not None:
-            beside = f", now {duration(now)}" if now is not None and now != value else ""
-            costs.append(words.format(duration(value)) + beside)
-    cost = f" In this record: {'; '.join(costs)}." if costs else ""
-    return f"{advice}: {headline['reason']}.{cost}"
+    return (
+        f"<p>{escape(headline)}</p>"
+        + "".join(_note(statement) for statement in statements)
+        + (_table("trade", headings, lines) if lines else "")
+        + commands
+    )
 
 
 def _facts(points: Points) -> str:
     facts: list[tuple[str, str, str]] = []
     summary = points.summary
     if points.episodes is not None:
+        replicas = _count(summary["replicas"], "replica")
         still = f"{summary['open']} still out" if summary["open"] else "all back in sync"
         facts.append((f"{summary['episodes']:,}", "times out of sync", still))
         facts.append(
             (
                 duration(summary["out_ms"]),
-                "out of sync, in all",
-                _count(summary["replicas"], "replica"),
+                "with a replica out of sync",
+                replicas,
             )
         )
     if points.health is not None:
-        under_ms = summary["under_min_isr_ms"]
-        note = "acks=all was refused" if under_ms else "acks=all was never refused for it"
-        facts.append((duration(under_ms), "below min ISR", note))
+        under_ms, topic = summary["under_min_isr_ms"], summary["under_min_isr_topic"]
+        note = f"{topic}: acks=all was refused" if under_ms else "acks=all was never refused for it"
+        facts.append((duration(under_ms), "below min ISR, the longest topic", note))
         topics = _count(summary["topics"], "topic")
         facts.append((f"{summary['leader_changes']:,}", "leader changes", topics))
     peaks = [value for each in (points.lag or {}).get("series", []) for value in each["ms"]]
@@ -469,21 +437,6 @@ def _measure(value: Any, words: Callable[[Any], str], *, none: str = "-") -> Cel
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def duration(ms: int) -> str:
-    """Two figures that matter: 340 ms, 1.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h."""
-    if ms < SECOND_MS:
-        return f"{ms} ms" if ms else "0 s"
-    seconds = ms / SECOND_MS
-    if seconds < MINUTE_S:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    for large, small, unit, rest in ((86_400, 3_600, "d", "h"), (3_600, 60, "h", "min")):
-        if seconds >= large:
-            whole, left = divmod(int(seconds), large)
-            return f"{whole} {unit} {left // small} {rest}"
-    whole, left = divmod(int(seconds), MINUTE_S)
-    return f"{whole} min {left} s"
 
 
 def rate(bytes_per_s: float) -> str:

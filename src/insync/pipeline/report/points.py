@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from insync.pipeline.tables.episodes import CAUSES, OPEN
 from insync.pipeline.tables.health import BROKER, CRITICAL, TOPIC, WARNING, is_bad_throttle
+from insync.pipeline.tables.min_isr import union_ms
 
 COLUMNS_MAX: Final = 240  # moments along a time axis: a phone has fewer pixels, a screen few more
 SERIES_MAX: Final = 6
@@ -48,7 +49,7 @@ class Points:
     timeline: dict[str, Any] | None = None
     lag: dict[str, Any] | None = None
     what_if: list[dict[str, Any]] | None = None
-    recommendation: dict[str, Any] | None = None  # the headline, if one was found
+    recommendation: dict[str, Any] | None = None
     seconds: list[dict[str, Any]] | None = None
     episodes: list[dict[str, Any]] | None = None
     throttle: list[dict[str, Any]] | None = None
@@ -71,8 +72,7 @@ def collect(tables: Tables) -> Points:
         points.summary["scenarios"] = overall.count()
         points.what_if = _what_if(overall)
     if tables.recommendation is not None:
-        headline = _rows(tables.recommendation.where("is_headline").limit(1))
-        points.recommendation = headline[0] if headline else None
+        points.recommendation = _rows(tables.recommendation.limit(1))[0]
     if tables.throttle is not None:
         points.summary["spans"] = tables.throttle.count()
         points.throttle = _spans(tables.throttle)
@@ -128,14 +128,18 @@ def _episode_summary(episodes: DataFrame) -> dict[str, Any]:
         episodes,
         F.count("*").alias("episodes"),
         F.count(F.when(F.col("ending") == OPEN, 1)).alias("open"),
-        F.coalesce(F.sum("out_ms"), F.lit(0)).alias("out_ms"),
         F.count(F.when(F.col("kip501_would_hold"), 1)).alias("kip501"),
         F.countDistinct("topic", "partition", "follower").alias("replicas"),
         F.min("lag_time_max_ms").alias("limit_ms_min"),
         F.max("lag_time_max_ms").alias("limit_ms_max"),
         *(F.count(F.when(F.col("cause") == cause, 1)).alias(f"cause {cause}") for cause in CAUSES),
     )
-    return dict(row.asDict())
+    spans = episodes.select(_first_ms().alias("first_ms"), "left_at_ms", "out_ms")
+    start_ms = F.coalesce("left_at_ms", "first_ms")
+    out = spans.select(start_ms.alias("from_ms"), (start_ms + F.col("out_ms")).alias("to_ms"))
+    wall = union_ms(out.where("to_ms IS NOT NULL")).first()
+    assert wall is not None, "an aggregate has a row"
+    return dict(row.asDict()) | {"out_ms": wall["union_ms"] or 0}
 
 
 def _longest(episodes: DataFrame) -> list[dict[str, Any]]:
@@ -269,7 +273,7 @@ def _what_if(overall: DataFrame) -> list[dict[str, Any]]:
             "policy", "half_period_check", "lag_max_messages", "lag_time_max_ms", "shrinks",
             "flaps", "false_evictions", "missed", "detection_ms_p50", "detection_ms_p99",
             "out_of_sync_ms", "under_min_isr_ms", "under_min_isr_fetching_ms",
-            "watermark_stall_ms", "below_resolution",
+            "watermark_stall_ms", "acks_all_stall_ms_max", "below_resolution",
         )
     )  # fmt: skip
 
@@ -331,18 +335,23 @@ def _seconds(limited: DataFrame) -> list[dict[str, Any]]:
 
 
 def _health_summary(health: DataFrame) -> dict[str, Any]:
-    """Leader changes and time below min ISR are the topics': a broker's are some of them again."""
+    """Leader changes are the topics': a broker's are some of them again. The time below min ISR is
+    that of the topic that was below it longest."""
     of_topic = F.col("level") == TOPIC
     row = _one(
         health,
         F.count(F.when(of_topic, 1)).alias("topics"),
         F.count(F.when(F.col("level") == BROKER, 1)).alias("brokers"),
-        *(
-            F.coalesce(F.sum(F.when(of_topic, F.col(name))), F.lit(0)).alias(name)
-            for name in ("under_min_isr_ms", "leader_changes")
+        F.coalesce(F.sum(F.when(of_topic, F.col("leader_changes"))), F.lit(0)).alias(
+            "leader_changes"
         ),
-    )
-    return dict(row.asDict())
+        F.max(F.when(of_topic, F.struct("under_min_isr_ms", "name"))).alias("longest"),
+    ).asDict(recursive=True)
+    longest = row.pop("longest") or {"under_min_isr_ms": 0, "name": None}
+    return row | {
+        "under_min_isr_ms": longest["under_min_isr_ms"],
+        "under_min_isr_topic": longest["name"],
+    }
 
 
 def _health(health: DataFrame) -> list[dict[str, Any]]:

@@ -39,16 +39,21 @@ class Summary:
     columns: tuple[str, ...]  # the most important first: a terminal may not have room for all
     words: str  # which rows these are, and their order
     first: tuple[str, ...] = ()  # SQL expressions; the largest values come first
+    named: Mapping[str, str] = field(default_factory=dict)  # what a column is called there
     then: tuple[str, ...]  # columns that order the rest, ascending
     where: str = "true"
     rows_max: int | None = 20
 
     def rows(self, table: DataFrame) -> list[dict[str, Any]]:
         first = (F.expr(each).desc_nulls_last() for each in self.first)
-        shown = table.where(self.where).orderBy(*first, *self.then).select(*self.columns)
+        columns = {name: name for name in self.columns} | {
+            shown: name for name, shown in self.named.items()
+        }
+        shown = table.where(self.where).orderBy(*first, *self.then)
+        shown = shown.select(*(F.col(columns[name]).alias(name) for name in self.columns))
         if self.rows_max is not None:
             shown = shown.limit(self.rows_max)
-        return [row.asDict() for row in shown.collect()]
+        return [row.asDict(recursive=True) for row in shown.collect()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,40 +88,32 @@ def _episodes(inputs: Inputs, _: Options) -> DataFrame:
     )
 
 
+def _record(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.tables.record import record, record_exported  # noqa: PLC0415
+
+    if is_exported(inputs.folder):
+        return record_exported(inputs.spark, inputs.folder, inputs.telemetry.get("isr"))
+    return record(**inputs.recorded("fetches", "appends", "isr", "stalls"))
+
+
 def _what_if(inputs: Inputs, options: Options) -> DataFrame:
-    from insync.pipeline.scenarios import WhatIfGrid  # noqa: PLC0415
-    from insync.pipeline.tables.recorded_settings import as_recorded  # noqa: PLC0415
+    from insync.pipeline.tables.recommendation import recorded_of  # noqa: PLC0415
+    from insync.pipeline.tables.running import grid_of  # noqa: PLC0415
     from insync.pipeline.tables.what_if import what_if, what_if_exported  # noqa: PLC0415
 
-    grid = WhatIfGrid(**{**as_recorded(inputs.telemetry["configs"]), **options})
+    record = inputs.results.get("record")
+    recorded = None if record is None else recorded_of(record)
+    grid = grid_of(options, inputs.telemetry["configs"], recorded)
     if is_exported(inputs.folder):
         return what_if_exported(inputs.spark, inputs.folder, grid=grid)
-    return what_if(**inputs.recorded("fetches", "appends", "isr", "stalls"), grid=grid)
+    return what_if(**inputs.recorded("fetches", "appends", "isr", "stalls", "configs"), grid=grid)
 
 
-def _recommendation(inputs: Inputs, _: Options) -> DataFrame:
-    from insync.pipeline.tables.recommendation import Running, recommendation  # noqa: PLC0415
+def _recommendation(inputs: Inputs, options: Options) -> DataFrame:
+    from insync.pipeline.tables.recommendation import recommendation  # noqa: PLC0415
 
-    names = {
-        "policy": "replica.in.sync.policy",
-        "lag_time_max_ms": "replica.lag.time.max.ms",
-    }
-    defaults = Running()
-    recorded = {name: _last_setting(inputs, setting) for name, setting in names.items()}
-    running = Running(
-        policy=recorded["policy"] or defaults.policy,
-        lag_time_max_ms=int(recorded["lag_time_max_ms"] or defaults.lag_time_max_ms),
-    )
-    return recommendation(inputs.results["what_if"], running)
-
-
-def _last_setting(inputs: Inputs, name: str) -> str | None:
-    """The latest value of any broker; values of single topics do not count."""
-    rows = inputs.telemetry["configs"].where(
-        (F.col("name") == name) & ~F.col("scope").contains("/topic:")
-    )
-    last = rows.orderBy(F.col("at_ms").desc(), "scope").first()
-    return None if last is None else str(last["value"])
+    results, configs = inputs.results, inputs.telemetry["configs"]
+    return recommendation(results["what_if"], results["record"], configs, **options)
 
 
 def _throttle(inputs: Inputs, options: Options) -> DataFrame:
@@ -165,6 +162,19 @@ STEPS: Final[dict[str, Step]] = {
             then=(*_REPLICA, "left_at_ms"),
         ),
     ),
+    "record": Step(
+        make=_record,
+        needs=("fetches", "appends"),
+        summary=Summary(
+            columns=(
+                "covered_ms", "first_at_ms", "last_at_ms", "gaps", "silences", "silence_ms_p9999",
+                "silence_ms_max", "silence_topic", "silence_partition", "silence_follower",
+                "silence_began_at_ms",
+            ),
+            words="how much was recorded, and the silences of healthy followers",
+            then=("first_at_ms",),
+        ),
+    ),
     "what_if": Step(
         make=_what_if,
         needs=("fetches", "appends"),
@@ -172,9 +182,16 @@ STEPS: Final[dict[str, Step]] = {
             columns=(
                 "policy", "lag_time_max_ms", "lag_max_messages", "half_period_check",
                 "below_resolution", "false_evictions", "flaps", "missed", "detection_ms_p99",
-                "under_min_isr_ms", "watermark_stall_ms", "shrinks",
+                "under_min_isr_partition_ms", "acks_all_stall_ms_max", "shrinks",
+                "watermark_stall_partition_ms",
             ),
-            words="over all partitions; the other rows are of single topics and partitions",
+            # Over all partitions these are sums.
+            named={
+                "under_min_isr_ms": "under_min_isr_partition_ms",
+                "watermark_stall_ms": "watermark_stall_partition_ms",
+            },
+            words="over all partitions; the other rows are of single topics and partitions. "
+            "partition ms are summed over partitions",
             then=("policy", "lag_max_messages", "half_period_check", "lag_time_max_ms"),
             where="level = 'all'",
             rows_max=None,  # one per scenario
@@ -184,15 +201,12 @@ STEPS: Final[dict[str, Step]] = {
         make=_recommendation,
         summary=Summary(
             columns=(
-                "is_headline", "policy", "lag_time_max_ms", "lag_max_messages",
-                "half_period_check", "detection_ms_p99", "watermark_stall_ms", "under_min_isr_ms",
-                "running_detection_ms_p99", "running_watermark_stall_ms",
-                "running_under_min_isr_ms", "reason",
+                "verdict", "reason", "policy", "lag_time_max_ms", "lag_max_messages",
+                "apply_command", "revert_command", "covered_ms", "min_record_ms", "floor_ms",
+                "silence_ms_p9999", "silence_ms_max", "statements", "trade",
             ),
-            words="the headline first; a policy without a limit has no good one",
-            first=("is_headline", "lag_time_max_ms IS NOT NULL"),
-            then=("lag_time_max_ms", "policy", "lag_max_messages", "half_period_check"),
-            rows_max=None,
+            words="what to set, or why to leave it",
+            then=("verdict",),
         ),
     ),
     "throttle": Step(

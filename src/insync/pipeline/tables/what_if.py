@@ -21,7 +21,8 @@ from insync.pipeline.replay import events
 from insync.pipeline.replay.driver import Replayed, parameters, replay
 from insync.pipeline.replay.state import DELAYS, Array
 from insync.pipeline.scenarios import WhatIfGrid
-from insync.pipeline.tables.schemas import COUNTS, LEVEL, SCENARIO, VERDICTS, WHAT_IF
+from insync.pipeline.tables.schemas import COUNTS, LEVEL, PEAKS, SCENARIO, VERDICTS, WHAT_IF
+from insync.telemetry.schemas import MIN_ISR
 
 KEY = [field.name for field in (*LEVEL, *SCENARIO)]
 PARTITION, TOPIC, ALL = "partition", "topic", "all"
@@ -32,6 +33,7 @@ def what_if(
     appends: DataFrame,
     isr: DataFrame | None = None,
     stalls: DataFrame | None = None,
+    configs: DataFrame | None = None,
     *,
     grid: WhatIfGrid | None = None,
 ) -> DataFrame:
@@ -39,6 +41,8 @@ def what_if(
     grid = grid or WhatIfGrid()
     frames = {"fetches": fetches, "appends": appends, "isr": isr, "stalls": stalls}
     tables = {name: frame for name, frame in frames.items() if frame is not None}
+    if configs is not None:
+        tables["configs"] = configs.where(F.col("name") == MIN_ISR)
     verdicts = shards.from_tables(tables, events.COLUMNS, Replay(grid), VERDICTS)
     return _summed_levels(verdicts, grid)
 
@@ -55,7 +59,7 @@ def what_if_exported(
 def _summed_levels(verdicts: DataFrame, grid: WhatIfGrid) -> DataFrame:
     """In SQL: an expression built in Python costs several calls into the JVM per term, and Spark
     analyses all columns again for each one that is added."""
-    added = [F.expr(f"sum({name}) AS {name}") for name in COUNTS]
+    added = [F.expr(f"{'max' if n in PEAKS else 'sum'}({n}) AS {n}") for n in COUNTS]
     in_order = F.expr("array_sort(flatten(collect_list(detection_ms))) AS detection_ms")
     made = {
         "detection_ms_p50": _nearest_rank(50),
@@ -78,7 +82,10 @@ class Replay:
         self._grid = grid
 
     def __call__(self, tables: shards.Tables) -> pa.Table:
-        shard = events.shard(tables["fetches"], tables["appends"], tables["isr"], tables["stalls"])
+        shard = events.shard(
+            *(tables[name] for name in events.COLUMNS),
+            min_insync_replicas=self._grid.min_insync_replicas,
+        )
         replayed = replay(shard, parameters(self._grid))
         return self._table(_groups(shard), replayed)
 
@@ -143,6 +150,9 @@ def _summed(replayed: Replayed, group: Group) -> tuple[Array, Array]:
         return verdicts, delays
     summed = np.zeros((len(group.topics), *verdicts.shape[1:]), np.int64)
     np.add.at(summed, row, verdicts)
+    for peak in (COUNTS.index(name) for name in PEAKS):
+        summed[:, :, peak] = 0
+        np.maximum.at(summed[:, :, peak], row, verdicts[:, :, peak])
     each = verdicts.shape[1]
     index = np.repeat(row, each) * each + np.tile(np.arange(each), len(row))
     of_delay = np.repeat(index, verdicts[:, :, DELAYS].reshape(-1))

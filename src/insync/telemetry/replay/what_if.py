@@ -28,13 +28,22 @@ written to be read. What the design leaves open is decided here:
   last fetch more than T ago.
 - **Half-period check**: the first check is at the epoch's first event; a check evicts every
   follower that is late.
+- **Min ISR** is that of the table `configs`: a topic's value, else its leader's, else 1; from the
+  moment on at which its leader recorded it, until the next epoch begins. `min_insync_replicas` is
+  used in its place if it is set.
+- **A stall of acks=all** lasts while the watermark stands still below the leader's end; a follower
+  that catches up or leaves ends it, and so does its epoch. `watermark_stall_ms` knows those that an
+  eviction ended. `acks_all_stall_ms` has all that are longer than the record resolves, two fetch
+  waits; shorter ones are what replication takes.
+- **Catching up** (`catch_up_ms`): from an evicted follower's first fetch to its return, or to the
+  end of its episode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from insync.rules.follower import Fetch
@@ -59,7 +68,7 @@ from insync.rules.policy import Policy
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.telemetry.replay.scenario import Scenario
-from insync.telemetry.schemas import OK, REASSIGNMENT
+from insync.telemetry.schemas import MIN_ISR, OK, REASSIGNMENT
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -86,6 +95,9 @@ class Verdicts:
     under_min_isr_ms: int = 0
     under_min_isr_fetching_ms: int = 0
     watermark_stall_ms: int = 0
+    catch_up_ms: int = 0
+    acks_all_stall_ms: int = 0
+    acks_all_stall_ms_max: int = 0
     detection_ms: list[int] = field(default_factory=list)
 
 
@@ -97,11 +109,16 @@ class Event:
     row: Row
 
 
+Minimums = list[tuple[int, int]]
+"""Since when each value of min.insync.replicas is in force; the first since ever."""
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     number: int
     leader: int
     events: list[Event]
+    minimums: Minimums
 
     @property
     def begins_at_ms(self) -> int:
@@ -146,10 +163,33 @@ def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
     for row in tables.get("isr", ()):
         changes.setdefault((row["topic"], row["partition"]), []).append(row)
     stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
+    settings = [row for row in tables.get("configs", ()) if row["name"] == MIN_ISR]
     return {
-        key: _history(events_by_partition[key], changes.get(key, []), stalls)
+        key: _history(key[0], events_by_partition[key], changes.get(key, []), stalls, settings)
         for key in sorted(events_by_partition)
     }
+
+
+def _minimums(settings: Rows, *, topic: str, leader: int) -> Minimums:
+    """At each moment the latest value of the topic, else the latest of its leader, else 1."""
+    broker = f"broker:{leader}"
+    scopes = (f"{broker}/topic:{topic}", broker)
+    own = [row for row in settings if row["scope"] in scopes]
+    minimums = [(NEVER_MS, 1)]
+    for at_ms in sorted({row["at_ms"] for row in own}):
+        latest = (
+            max(
+                (
+                    (row["at_ms"], row["value"])
+                    for row in own
+                    if row["scope"] == scope and row["at_ms"] <= at_ms
+                ),
+                default=None,
+            )
+            for scope in scopes
+        )
+        minimums.append((at_ms, next(int(value[1]) for value in latest if value is not None)))
+    return minimums
 
 
 def _events(row: Row, kind: int) -> list[Event]:
@@ -191,15 +231,16 @@ def _order(event: Event) -> tuple[int, ...]:
     )
 
 
-def _history(events: list[Event], changes: list[Row], stalls: list[Row]) -> History:
+def _history(
+    topic: str, events: list[Event], changes: list[Row], stalls: list[Row], settings: list[Row]
+) -> History:
     epochs = []
     by_epoch = sorted(events, key=lambda event: event.row["leader_epoch"])
     for number, some in groupby(by_epoch, key=lambda event: event.row["leader_epoch"]):
         ordered = sorted(some, key=_order)
         leader = ordered[0].row["leader"]
-        epochs.append(
-            Epoch(number, leader, _each_once([e for e in ordered if e.row["leader"] == leader]))
-        )
+        own = _each_once([event for event in ordered if event.row["leader"] == leader])
+        epochs.append(Epoch(number, leader, own, _minimums(settings, topic=topic, leader=leader)))
     first = epochs[0]
     replicas = {epoch.leader for epoch in epochs}
     for epoch in epochs:
@@ -238,9 +279,10 @@ def replay(
     history: History,
     scenario: Scenario,
     *,
-    min_insync_replicas: int,
+    min_insync_replicas: int | None,
     fetch_wait_max_ms: int,
 ) -> Verdicts:
+    """`min_insync_replicas` None: as it was recorded."""
     partition = _Partition(history, scenario, min_insync_replicas)
     for index, epoch in enumerate(history.epochs):
         following = history.epochs[index + 1 : index + 2]
@@ -260,12 +302,15 @@ class _Episode:
     has_passed: bool = False  # the true lag was above T at some time of it
     keeps_fetching: bool = False
     under_min_isr_ms: int = 0
+    back_since_ms: int | None = None  # its first fetch since it was evicted
 
 
 class _Partition:
     """What goes on from epoch to epoch: who is in, who is out since when, and the counts."""
 
-    def __init__(self, history: History, scenario: Scenario, min_insync_replicas: int) -> None:
+    def __init__(
+        self, history: History, scenario: Scenario, min_insync_replicas: int | None
+    ) -> None:
         self.policy: Policy = scenario.rule()
         self.scenario = scenario
         self.replicas = history.replicas
@@ -276,7 +321,8 @@ class _Partition:
         self.verdicts = Verdicts()
         self.now_ms = history.epochs[0].begins_at_ms
         self._moves = set(history.moved_away)  # those yet to come
-        self._min_insync_replicas = min_insync_replicas
+        self._asked = None if min_insync_replicas is None else [(NEVER_MS, min_insync_replicas)]
+        self._minimums: Minimums = []
 
     @property
     def limit_ms(self) -> int:
@@ -284,6 +330,7 @@ class _Partition:
 
     def begin(self, epoch: Epoch) -> None:
         self.now_ms = epoch.begins_at_ms
+        self._minimums = self._asked or epoch.minimums
         begun = {move for move in self._moves if move[0] <= epoch.number}
         self._moves -= begun
         for _, broker in begun:
@@ -299,10 +346,17 @@ class _Partition:
         self._close(broker, returned_at_ms=None)
 
     def time_passes(self, to_ms: int) -> None:
+        for (_, minimum), (until_ms, _) in pairwise([*self._minimums, (LATER_THAN_ANY, 0)]):
+            if until_ms > self.now_ms:
+                self._time_passes(min(until_ms, to_ms), minimum)
+            if until_ms >= to_ms:
+                return
+
+    def _time_passes(self, to_ms: int, minimum: int) -> None:
         passed_ms = to_ms - self.now_ms
         self.now_ms = to_ms
         known = len(self.replicas - self.gone)
-        is_under = len(self.members) < min(self._min_insync_replicas, known)
+        is_under = len(self.members) < min(minimum, known)
         for episode in self.episodes.values():
             self.verdicts.out_of_sync_ms += passed_ms
             if is_under and episode.was_evicted:
@@ -335,8 +389,11 @@ class _Partition:
         self._close(broker, returned_at_ms=self.now_ms)
 
     def fetches(self, broker: int) -> None:
-        if broker in self.episodes and self._is_silent(broker):
-            self.episodes[broker].keeps_fetching = False
+        episode = self.episodes.get(broker)
+        if episode is not None and self._is_silent(broker):
+            episode.keeps_fetching = False
+        if episode is not None and episode.back_since_ms is None:
+            episode.back_since_ms = self.now_ms
         self.fetched_at_ms[broker] = self.now_ms
         self.gone.discard(broker)
         if broker not in self.members and broker not in self.episodes:
@@ -351,6 +408,8 @@ class _Partition:
         if episode is None or not episode.was_evicted:
             return
         self.verdicts.false_evictions += not episode.has_passed
+        if episode.back_since_ms is not None:
+            self.verdicts.catch_up_ms += self.now_ms - episode.back_since_ms
         if returned_at_ms is not None and returned_at_ms - episode.since_ms <= self.limit_ms:
             self.verdicts.flaps += 1
         if episode.keeps_fetching and not self._is_silent(broker):
@@ -370,6 +429,7 @@ class _Term:
         self._of = partition
         self._epoch = epoch
         self._stalls = stalls
+        self._fetch_wait_max_ms = fetch_wait_max_ms
         begins_at_ms = epoch.begins_at_ms
         replicas = sorted(partition.replicas | {epoch.leader})
         half_period = partition.scenario.half_period_check
@@ -428,6 +488,7 @@ class _Term:
             else:
                 self._fetch(event.row)
         self._look_until(self._epoch.ends_at_ms)
+        self._end_stall()
         for broker in self._accounted_until_ms:
             self._account_true_lag(broker)
 
@@ -517,11 +578,21 @@ class _Term:
         before = self._state.high_watermark
         self._state, effects = step(self._state, event, now_ms=self._of.now_ms)
         if self._state.high_watermark > before:
+            self._end_stall()
             is_level = self._state.high_watermark >= self._state.end
             self._blocked_since_ms = None if is_level else self._of.now_ms
         for effect in effects:
             if isinstance(effect, ProposeIsr):
                 self._commit(effect.change)
+
+    def _end_stall(self) -> None:
+        """The watermark moves, or the epoch ends."""
+        if self._blocked_since_ms is None:
+            return
+        verdicts, stall_ms = self._of.verdicts, self._of.now_ms - self._blocked_since_ms
+        verdicts.acks_all_stall_ms_max = max(verdicts.acks_all_stall_ms_max, stall_ms)
+        if stall_ms > 2 * self._fetch_wait_max_ms:
+            verdicts.acks_all_stall_ms += stall_ms
 
     def _commit(self, change: IsrChange) -> None:
         if isinstance(change, Expanding):
