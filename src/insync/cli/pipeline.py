@@ -105,7 +105,7 @@ def throttle(job: JobOptions, limits: ThrottleOptions, spark: SparkOptions) -> A
 def health(job: JobOptions, spark: SparkOptions) -> Answer:
     """Write one line per topic and broker, for a daily check."""
     steps: dict[str, dict[str, Any]] = {"episodes": {}, "lag": {}, "throttle": {}, "health": {}}
-    return _make_tables(job, spark, steps, optional=["throttle"])
+    return _make_tables(job, spark, steps, optional=["throttle"], shows=["health"])
 
 
 @app.command()
@@ -225,9 +225,13 @@ def _make_tables(
     tables: Mapping[str, Mapping[str, Any]],
     *,
     optional: Iterable[str] = (),
+    shows: Iterable[str] | None = None,
     with_report: bool = False,
 ) -> Answer:
-    """The tables, and before them the problems of the telemetry that they are made of."""
+    """The tables, and before them the problems of the telemetry that they are made of.
+
+    All are shown, unless `shows` names those that are the answer and not on the way to it.
+    """
     steps = {"problems": {}, **tables}
 
     def work(spark: SparkSession, job: Job, say: Say) -> Done:
@@ -240,7 +244,7 @@ def _make_tables(
         return done
 
     writes = (*steps, *(["report.html"] if with_report else []))
-    return _run(options, spark_options, work, writes, shows=steps)
+    return _run(options, spark_options, work, writes, shows=steps if shows is None else shows)
 
 
 def _run(
@@ -337,7 +341,10 @@ def _view(job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]]) -> 
         noun = "row" if done.rows[name] == 1 else "rows"
         caption = f"{len(rows)}{part} {noun}: {shown.words}"
         parts += [ResultTable(name, shown.columns, rows, caption), ""]
-    parts += [line(f"{count:>9} rows  {job.out}/{name}") for name, count in done.rows.items()]
+    shown_or_all = summary or done.rows
+    parts += [line(f"{done.rows[name]:>9} rows  {job.out}/{name}") for name in shown_or_all]
+    others = [name for name in done.rows if name not in shown_or_all]
+    parts += [line(f"     also  {job.out}: {', '.join(others)}")] if others else []
     if done.report is not None:
         parts.append(line(f"   report  {done.report}"))
     return Group(*parts, *(line(f"note: {note}") for note in done.notes))

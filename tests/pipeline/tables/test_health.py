@@ -8,10 +8,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from insync.pipeline.report import PAGE_BYTES_MAX, Tables, render
+from insync.pipeline.report.incidents import (
+    EPISODES_MAX,
+    EPISODES_PER_INCIDENT,
+    INCIDENTS_MAX,
+)
 from insync.pipeline.report.points import (
     COLUMNS_MAX,
     LIMITS_MAX,
-    REPLICAS_MAX,
     ROWS_MAX,
     SERIES_MAX,
     _health,
@@ -110,6 +114,41 @@ def is_change(election: Row) -> bool:
     return bool(election["leader_before"] != election["leader_after"])
 
 
+def first_of(episode: Row) -> int:
+    moments = (episode[name] for name in ("began_at_ms", "left_at_ms", "rejoined_at_ms"))
+    return next(at_ms for at_ms in moments if at_ms is not None)
+
+
+def end_of(episode: Row) -> int:
+    if episode["rejoined_at_ms"] is not None:
+        return int(episode["rejoined_at_ms"])
+    return int((episode["left_at_ms"] or episode["began_at_ms"]) + (episode["out_ms"] or 0))
+
+
+def expected_incidents(episodes: list[Row]) -> dict[tuple[int, str, int], list[Row]]:
+    """Episodes of one broker and cause that overlap, directly or through others."""
+    result: dict[tuple[int, str, int], list[Row]] = {}
+    for broker, cause in {(row["follower"], row["cause"]) for row in episodes}:
+        own = [row for row in episodes if (row["follower"], row["cause"]) == (broker, cause)]
+        own.sort(key=lambda row: (first_of(row), end_of(row)))
+        groups: list[list[Row]] = []
+        for row in own:
+            if groups and first_of(row) <= max(map(end_of, groups[-1])):
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        result |= {(broker, cause, first_of(group[0])): group for group in groups}
+    return result
+
+
+def members_of(episodes: list[Row]) -> dict[str, list[int]]:
+    topics = sorted({row["topic"] for row in episodes})
+    return {
+        topic: sorted({row["partition"] for row in episodes if row["topic"] == topic})
+        for topic in topics
+    }
+
+
 def test_a_report_is_limited_in_rows(
     spark: SparkSession, record: Record, frames_of_record: dict[str, DataFrame]
 ) -> None:
@@ -118,13 +157,24 @@ def test_a_report_is_limited_in_rows(
         Tables(episodes=frames_of_record["episodes"], lag=lag, seconds=frames_of_record["throttle"])
     )
     episodes = expected_episodes(record)
-    assert points.episodes is not None
-    assert points.timeline is not None
+    assert points.incidents is not None
     assert points.lag is not None
     assert points.seconds is not None
-    assert points.summary["episodes"] == len(episodes) > REPLICAS_MAX
-    assert len(points.episodes) == min(ROWS_MAX, len(episodes))
-    assert len(points.timeline["replicas"]) == REPLICAS_MAX
+    assert points.summary["episodes"] == len(episodes)
+    expected = expected_incidents(episodes)
+    assert points.summary["incidents"] == len(expected) > INCIDENTS_MAX
+    assert len(points.incidents) == INCIDENTS_MAX
+    for row in points.incidents:
+        key = (row["broker"], row["cause"], row["began_at_ms"])
+        own = expected[key]
+        assert row["members"] == members_of(own)
+        assert row["episode_count"] == len(own)
+        assert row["partitions"] == len({(each["topic"], each["partition"]) for each in own})
+        assert (row["ended_at_ms"] is None) == any(each["ending"] == "open" for each in own)
+        assert row["duration_ms"] == max(map(end_of, own)) - row["began_at_ms"]
+    listed = [len(row["episodes"]) for row in points.incidents]
+    assert max(listed) <= EPISODES_PER_INCIDENT
+    assert sum(listed) <= EPISODES_MAX
     assert len(points.lag["series"]) == SERIES_MAX
     assert points.lag["series"][0]["ms"] == [100 * 89 + bucket for bucket in range(9)]
     assert points.lag["series"][-1]["name"] == "all others"
@@ -161,6 +211,7 @@ def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSessio
         *(("broker", str(number)) for number in range(ROWS_MAX)),
     ]
     assert points.summary == {
+        "critical topics": 1, "warning topics": 999, "critical brokers": 0, "warning brokers": 0,
         "topics": 1_000, "brokers": 500, "leader_changes": 1_000, "under_min_isr_ms": 2,
         "under_min_isr_topic": "z",
     }  # fmt: skip

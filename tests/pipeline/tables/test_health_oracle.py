@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from insync.pipeline.tables.episodes import SCHEMA as EPISODES
 from insync.pipeline.tables.health import SCHEMA, health
 from insync.pipeline.tables.throttle import SCHEMA as THROTTLE
+from insync.pipeline.words import duration
 from support.pipeline.episodes_oracle import episodes as expected_episodes
 from support.pipeline.min_isr_oracle import Moments, below_min_isr, out_of_sync
 from support.pipeline.random_tables import START_MS, Tables, made_up, throttled_seconds
@@ -166,25 +167,22 @@ def line(level: str, name: str, facts: Row, episodes: list[Row], lag: list[Row])
 def words(row: Row) -> str:
     """Worst first."""
 
-    def seconds(ms: int) -> str:
-        return f"{ms / 1_000:,.1f} s"
-
     def count(name: str, one: str, more: str) -> str:
         return one if row[name] == 1 else more.format(row[name])
 
     reasons = {
         f"{row['open_episodes']} still out of sync": row["open_episodes"],
-        f"{seconds(row['under_min_isr_ms'])} below min ISR": row["under_min_isr_ms"],
+        f"{duration(row['under_min_isr_ms'])} below min ISR": row["under_min_isr_ms"],
         count("bad_throttles", "a throttle", "{} throttles") + " that cannot finish": row[
             "bad_throttles"
         ],
-        f"out of sync {count('episodes', 'once', '{} times')}, for {seconds(row['out_ms'])}": (
+        f"out of sync {count('episodes', 'once', '{} times')}, for {duration(row['out_ms'])}": (
             row["episodes"]
         ),
         f"{row['flapping']} of them in a row": row["flapping"],
-        f"lag up to {seconds(row['lag_ms_max'] or 0)}": (row["lag_ms_max"] or 0) > LIMIT_MS / 2,
+        f"lag up to {duration(row['lag_ms_max'] or 0)}": (row["lag_ms_max"] or 0) > LIMIT_MS / 2,
         count("leader_changes", "1 leader change", "{} leader changes"): row["leader_changes"],
-        f"stalled for {seconds(row['stall_ms'])}": row["stall_ms"] >= 1_000,
+        f"stalled for {duration(row['stall_ms'])}": row["stall_ms"] >= 1_000,
         count("held_back_s", "held back for 1 s", "replicas held back for {} s"): (
             row["held_back_s"]
         ),
@@ -206,7 +204,7 @@ def test_every_column_of_every_row_agrees_with_the_oracle(spark: SparkSession) -
         ),
         "lag": spark.createDataFrame(lag),
         "throttle": spark.createDataFrame(
-            [tuple(row[name] for name in THROTTLE.names) for row in throttle], THROTTLE
+            [tuple(row.get(name) for name in THROTTLE.names) for row in throttle], THROTTLE
         ),
     }
     frames = as_frames(spark, tables)

@@ -26,6 +26,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from insync.pipeline.tables.episodes import OPEN, PARTITION, REPLICA, leader_changes
 from insync.pipeline.tables.min_isr import spans_below_min_isr, union_ms
 from insync.pipeline.tables.throttle import PROGRESS, VERDICTS
+from insync.pipeline.words import LONG, MINUTE_S, SECOND_MS
 from insync.rules.move_estimates import Progress, ThrottleVerdict
 from insync.rules.settings import InSyncSettings
 
@@ -229,9 +230,6 @@ def _is_bad() -> Column:
 def _reasons() -> Column:
     """Worst first."""
 
-    def seconds(name: str) -> Column:
-        return F.concat(F.format_number(F.col(name) / 1_000, 1), F.lit(" s"))
-
     def count(name: str, one: str, more: str) -> Column:
         """`more` holds the number where it has a %d."""
         many = F.format_string(more, F.col(name))
@@ -239,7 +237,7 @@ def _reasons() -> Column:
 
     reasons = [
         ("open_episodes", count("open_episodes", "1 still out of sync", "%d still out of sync")),
-        ("under_min_isr_ms", F.concat(seconds("under_min_isr_ms"), F.lit(" below min ISR"))),
+        ("under_min_isr_ms", F.concat(_duration("under_min_isr_ms"), F.lit(" below min ISR"))),
         (
             "bad_throttles",
             count(
@@ -250,13 +248,13 @@ def _reasons() -> Column:
             "episodes",
             F.concat(
                 count("episodes", "out of sync once, for ", "out of sync %d times, for "),
-                seconds("out_ms"),
+                _duration("out_ms"),
             ),
         ),
         ("flapping", count("flapping", "1 of them in a row", "%d of them in a row")),
-        ("late", F.concat(F.lit("lag up to "), seconds("lag_ms_max"))),
+        ("late", F.concat(F.lit("lag up to "), _duration("lag_ms_max"))),
         ("leader_changes", count("leader_changes", "1 leader change", "%d leader changes")),
-        ("long_stall", F.concat(F.lit("stalled for "), seconds("stall_ms"))),
+        ("long_stall", F.concat(F.lit("stalled for "), _duration("stall_ms"))),
         ("held_back_s", count("held_back_s", "held back for 1 s", "replicas held back for %d s")),
     ]
     holds = {
@@ -267,6 +265,23 @@ def _reasons() -> Column:
         F.when(holds[name] if name in holds else _is_some(name), words) for name, words in reasons
     )
     return F.array_compact(F.array(*texts))
+
+
+def _duration(name: str) -> Column:
+    """As `words.duration`."""
+    ms = F.col(name)
+    seconds, tenths = F.floor(ms / SECOND_MS), F.floor((ms + 50) / 100)
+    is_short = seconds < MINUTE_S
+    words = (
+        F.when(ms == 0, "0 s")
+        .when(ms < SECOND_MS, F.format_string("%d ms", ms))
+        .when(is_short & (tenths % 10 == 0), F.format_string("%d s", F.floor(tenths / 10)))
+        .when(is_short, F.format_string("%d.%d s", F.floor(tenths / 10), tenths % 10))
+    )
+    for large, small, unit, rest in LONG:
+        whole, left = F.floor(seconds / large), F.floor(seconds % large / small)
+        words = words.when(whole > 0, F.format_string(f"%d {unit} %d {rest}", whole, left))
+    return words
 
 
 def _is_some(name: str) -> Column:

@@ -38,6 +38,7 @@ class Summary:
 
     columns: tuple[str, ...]  # the most important first: a terminal may not have room for all
     words: str  # which rows these are, and their order
+    details: tuple[str, ...] = ()  # columns for programs: --json has them, a terminal does not
     first: tuple[str, ...] = ()  # SQL expressions; the largest values come first
     named: Mapping[str, str] = field(default_factory=dict)  # what a column is called there
     then: tuple[str, ...]  # columns that order the rest, ascending
@@ -46,11 +47,13 @@ class Summary:
 
     def rows(self, table: DataFrame) -> list[dict[str, Any]]:
         first = (F.expr(each).desc_nulls_last() for each in self.first)
-        columns = {name: name for name in self.columns} | {
+        columns = {name: name for name in (*self.columns, *self.details)} | {
             shown: name for name, shown in self.named.items()
         }
         shown = table.where(self.where).orderBy(*first, *self.then)
-        shown = shown.select(*(F.col(columns[name]).alias(name) for name in self.columns))
+        shown = shown.select(
+            *(F.col(columns[name]).alias(name) for name in (*self.columns, *self.details))
+        )
         if self.rows_max is not None:
             shown = shown.limit(self.rows_max)
         return [row.asDict(recursive=True) for row in shown.collect()]
@@ -156,7 +159,7 @@ STEPS: Final[dict[str, Step]] = {
         make=_episodes,
         needs=("fetches",),
         summary=Summary(
-            columns=(*_REPLICA, "cause", "ending", "out_ms", "left_at_ms", "reason"),
+            columns=(*_REPLICA, "cause", "ending", "out_ms", "reason", "left_at_ms"),
             words="open episodes first, then the longest",
             first=("ending = 'open'", "out_ms"),
             then=(*_REPLICA, "left_at_ms"),
@@ -214,9 +217,12 @@ STEPS: Final[dict[str, Step]] = {
         needs=("throttle",),
         summary=Summary(
             columns=(
-                "broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verdict", "progress",
-                "estimated_ms", "real_ms", "began_at_ms", "seconds", "headroom_bytes_per_s",
-                "safe_above_bytes_per_s", "safe_below_bytes_per_s",
+                "broker", "side", "limit_bytes_per_s", "verdict", "progress", "estimated_ms",
+                "real_ms", "difference", "use", "held_back_s", "began_at_ms",
+            ),
+            details=(
+                "seconds", "headroom_bytes_per_s", "safe_above_bytes_per_s",
+                "safe_below_bytes_per_s", "bytes_in_per_s",
             ),
             words="stuck and unfinishable first, then the longest held back",
             first=(
@@ -232,6 +238,10 @@ STEPS: Final[dict[str, Step]] = {
         needs=("fetches",),
         summary=Summary(
             columns=("status", "level", "name", "reason"),
+            details=(
+                "lag_ms_max", "lag_messages_max", "episodes", "open_episodes", "flapping", "out_ms",
+                "under_min_isr_ms", "leader_changes", "stall_ms", "held_back_s", "bad_throttles",
+            ),
             words="the worst first",
             first=("status = 'critical'", "status = 'warning'", "out_ms"),
             then=("level", "name"),
