@@ -116,7 +116,7 @@ def is_change(election: Row) -> bool:
 
 def first_of(episode: Row) -> int:
     moments = (episode[name] for name in ("began_at_ms", "left_at_ms", "rejoined_at_ms"))
-    return next(at_ms for at_ms in moments if at_ms is not None)
+    return int(next(at_ms for at_ms in moments if at_ms is not None))
 
 
 def end_of(episode: Row) -> int:

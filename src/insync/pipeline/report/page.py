@@ -126,7 +126,7 @@ def _advice(row: dict[str, Any]) -> str:
     return (
         f"<p>{escape(headline)}</p>"
         + "".join(note(statement) for statement in statements)
-        + (table("trade", headings, lines) if lines else "")
+        + (table("trade", "The trade between limits", headings, lines) if lines else "")
         + commands
     )
 
