@@ -14,6 +14,9 @@ holds at most half a second of it, and it starts empty, so over any 10 s no more
   variant, which the document turned down as too complex and which keeps the throttle strict on
   the receiving side too. What is reserved still counts as being in the bucket, or else waiting
   answers would make room for a second half second.
+- Bytes leave in steps of a tenth of a second of R, or of one batch if that is more. A request
+  costs as much for one small batch as for many, and there is always one more batch by the time
+  the next request comes: without steps, requests would grow as batches shrink.
 
 The bound, for every moment at which a byte that could have been held back is let go: over the
 10 s before it, those bytes <= 1.05 x 10 R - in-sync bytes, plus one batch. (Bytes of in-sync
@@ -31,6 +34,8 @@ from insync.rules.refusals import BadSetting
 
 BURST_MS: Final = 500
 FORGIVEN_AFTER_MS: Final = 10_000
+STEP_MS: Final = 100
+"""Longer steps would save few requests more, and delay clients behind each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,11 @@ class Bucket:
     @property
     def capacity(self) -> int:
         return self.bytes_per_s * BURST_MS
+
+    @property
+    def step_bytes(self) -> int:
+        """The least to be in the bucket before a response or a request takes from it."""
+        return max(1, self.bytes_per_s * STEP_MS // 1_000)
 
     def at(self, now_ms: int) -> Bucket:
         """The bucket as time has filled it."""
@@ -112,15 +122,19 @@ class Bucket:
         assert wanted_bytes > 0, "a request for nothing needs no reservation"
         assert leaders > 0, "a request goes to a leader"
         filled = self.at(now_ms)
-        first_batch = min(wanted_bytes, batch_bytes_max)
-        if not filled.admits(first_batch, now_ms=now_ms):
+        if not filled.admits(self.first_grant(wanted_bytes, batch_bytes_max), now_ms=now_ms):
             return filled, 0
+        first_batch = min(wanted_bytes, batch_bytes_max)
         share_bytes = max(first_batch, self.capacity // 1_000 // leaders)
         granted_bytes = max(1, min(wanted_bytes, share_bytes, filled.credit // 1_000))
         granted = granted_bytes * 1_000
         return replace(
             filled, credit=filled.credit - granted, reserved=filled.reserved + granted
         ), granted_bytes
+
+    def first_grant(self, wanted_bytes: int, batch_bytes_max: int) -> int:
+        """What a reservation waits for: the largest batch and a step, if it wants that much."""
+        return min(wanted_bytes, max(batch_bytes_max, self.step_bytes))
 
     def settle(self, *, reserved_bytes: int, received_bytes: int, now_ms: int) -> Bucket:
         """An answer came (or none will): give back what it did not use, or owe what it exceeded."""

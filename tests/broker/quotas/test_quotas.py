@@ -6,6 +6,7 @@ Bytes are measured by how the destination's logs grow, not by what the quota cou
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle
@@ -303,6 +304,48 @@ def test_a_new_quota_window_applies_from_when_it_is_set(windows: int, size_s: in
         assert min(rates()) > 0
         await asyncio.sleep(2)
         assert rates() == [0, 0]
+
+    play(scenario, brokers=2)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "sides"),
+    [(6, ("leader",)), (100, ("leader",)), (6, BOTH), (100, BOTH), (1_000, BOTH)],
+)
+def test_work_per_partition_does_not_grow_with_the_partitions_held_back(
+    partitions: int, sides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 MB in batches of 6 kB at 8 MB/s: some 30 responses carry them, not one per few batches.
+
+    Beside these, a partition costs a few fetches until it is in sync, however many others wait.
+    """
+    rate, small_batch_bytes, total_bytes = 8 * MB, 6_000, 24 * MB
+    counts: Counter[str] = Counter()
+
+    def count(target: object, method: str, name: str) -> None:
+        call = getattr(target, method)
+
+        def counted(*args: object, **options: object) -> object:
+            counts[name] += 1
+            return call(*args, **options)
+
+        monkeypatch.setattr(target, method, counted)
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, [1] * partitions)
+        for number in range(partitions):
+            batches_each = total_bytes // small_batch_bytes // partitions
+            append(cluster, number, *[small_batch_bytes] * batches_each)
+        throttle(cluster, rate, sides=sides)
+        await asyncio.sleep(0.2)
+        count(node_of(cluster, 1).quotas.leader, "response", "responses tried")
+        count(node_of(cluster, 2).quotas.follower, "treatment", "partitions looked at")
+        growth = Growth(cluster, [2])
+        add_replica(cluster, range(partitions), 2)
+        took_s = await growth.until_in_sync(partitions, within_s=30)
+        assert took_s == pytest.approx(total_bytes / rate, rel=0.06)  # half a second is saved up
+        assert counts["responses tried"] <= 100 + 4 * partitions
+        assert counts["partitions looked at"] <= 200 + 10 * partitions
 
     play(scenario, brokers=2)
 
