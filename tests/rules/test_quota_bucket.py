@@ -100,6 +100,47 @@ def test_a_negative_quota_is_refused() -> None:
         empty_bucket(-1)
 
 
+# --- steps ---
+
+
+@pytest.mark.parametrize(
+    ("wanted_bytes", "batch_bytes_max", "granted_at_ms"),
+    [
+        (400, 10, 100),  # a step is a tenth of a second
+        (400, 250, 250),  # or one batch, if that is more
+        (50, 10, 50),  # or all that is wanted, if that is less
+        (5_000, 5_000, 450),  # or the bucket, nine tenths full
+    ],
+)
+def test_a_reservation_waits_for_a_step(
+    wanted_bytes: int, batch_bytes_max: int, granted_at_ms: int
+) -> None:
+    def granted_bytes(now_ms: int) -> int:
+        _, granted = empty_bucket().reserve(
+            wanted_bytes, batch_bytes_max=batch_bytes_max, leaders=1, now_ms=now_ms
+        )
+        return granted
+
+    assert granted_bytes(granted_at_ms - 1) == 0
+    assert granted_bytes(granted_at_ms) == min(wanted_bytes, granted_at_ms)
+
+
+@given(batch_bytes=st.integers(100, 100_000), every_ms=st.integers(1, 50))
+def test_small_batches_go_in_about_ten_steps_per_second_at_the_whole_quota(
+    batch_bytes: int, every_ms: int
+) -> None:
+    """A follower that requests every few milliseconds; the quota is 1 MB/s for 20 s."""
+    bucket, responses, sent_bytes = empty_bucket(1_000_000), 0, 0
+    for now_ms in range(0, 20_000, every_ms):
+        if bucket.admits(bucket.step_bytes, now_ms=now_ms):
+            responses += 1
+            while bucket.admits(batch_bytes, now_ms=now_ms):
+                bucket = bucket.spend(batch_bytes, now_ms=now_ms)
+                sent_bytes += batch_bytes
+    assert responses <= 20 * 10 + 1 or batch_bytes * 2 > bucket.step_bytes
+    assert 0.95 * 20_000_000 <= sent_bytes <= 20_500_000
+
+
 # --- in-sync replicas: KAFKA-4313 ---
 
 

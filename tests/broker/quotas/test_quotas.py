@@ -432,6 +432,29 @@ def test_an_in_sync_replica_is_never_held_back() -> None:
     play(scenario, brokers=2, settings={"replica.lag.time.max.ms": "1000"})
 
 
+def test_a_replica_held_back_is_fetched_once_it_is_in_the_isr() -> None:
+    """At 1 B/s its turn would never come: the change of the state brings it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, [1] * 3)
+        for number in range(3):
+            append(cluster, number, BATCH_BYTES)
+        throttle(cluster, 1)
+        add_replica(cluster, range(3), 2)
+        await asyncio.sleep(3)
+        replicas = node_of(cluster, 2).replicas.partitions
+        held_back = node_of(cluster, 2).fetchers.held_back
+        assert replicas[TOPIC, 2].log.end == 0
+        entry = cluster.tree.entries[paths.partition_state(TOPIC, 2)]
+        state = replace(decode_state(entry.value), isr=(BrokerId(1), BrokerId(2)))
+        cluster.tree.step([Write(entry.path, encode_state(state), entry.version)], None)
+        await asyncio.sleep(0.3)
+        assert replicas[TOPIC, 2].log.end == 1
+        assert node_of(cluster, 2).fetchers.held_back == held_back - 1
+
+    play(scenario, brokers=2)
+
+
 def test_a_small_partition_does_not_starve_behind_large_ones() -> None:
     async def scenario(cluster: Cluster) -> None:
         await create(cluster, [1] * 6)
