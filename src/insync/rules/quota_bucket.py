@@ -14,9 +14,10 @@ holds at most half a second of it, and it starts empty, so over any 10 s no more
   variant, which the document turned down as too complex and which keeps the throttle strict on
   the receiving side too. What is reserved still counts as being in the bucket, or else waiting
   answers would make room for a second half second.
-- Bytes leave in steps of a tenth of a second of R, or of one batch if that is more. A request
-  costs as much for one small batch as for many, and there is always one more batch by the time
-  the next request comes: without steps, requests would grow as batches shrink.
+- A leader's bytes leave in steps of a tenth of a second of R, or of one batch if that is more. A
+  response costs as much for one small batch as for many, and there is always one more batch by
+  the time the next request comes: without steps, requests would grow as batches shrink. A
+  follower needs none: it reserves the largest batch at least.
 
 The bound, for every moment at which a byte that could have been held back is let go: over the
 10 s before it, those bytes <= 1.05 x 10 R - in-sync bytes, plus one batch. (Bytes of in-sync
@@ -59,7 +60,7 @@ class Bucket:
 
     @property
     def step_bytes(self) -> int:
-        """The least to be in the bucket before a response or a request takes from it."""
+        """The least to be in a leader's bucket before a response takes from it."""
         return max(1, self.bytes_per_s * STEP_MS // 1_000)
 
     def at(self, now_ms: int) -> Bucket:
@@ -122,19 +123,15 @@ class Bucket:
         assert wanted_bytes > 0, "a request for nothing needs no reservation"
         assert leaders > 0, "a request goes to a leader"
         filled = self.at(now_ms)
-        if not filled.admits(self.first_grant(wanted_bytes, batch_bytes_max), now_ms=now_ms):
-            return filled, 0
         first_batch = min(wanted_bytes, batch_bytes_max)
+        if not filled.admits(first_batch, now_ms=now_ms):
+            return filled, 0
         share_bytes = max(first_batch, self.capacity // 1_000 // leaders)
         granted_bytes = max(1, min(wanted_bytes, share_bytes, filled.credit // 1_000))
         granted = granted_bytes * 1_000
         return replace(
             filled, credit=filled.credit - granted, reserved=filled.reserved + granted
         ), granted_bytes
-
-    def first_grant(self, wanted_bytes: int, batch_bytes_max: int) -> int:
-        """What a reservation waits for: the largest batch and a step, if it wants that much."""
-        return min(wanted_bytes, max(batch_bytes_max, self.step_bytes))
 
     def settle(self, *, reserved_bytes: int, received_bytes: int, now_ms: int) -> Bucket:
         """An answer came (or none will): give back what it did not use, or owe what it exceeded."""

@@ -6,8 +6,8 @@ its own. `rules.throttling` and `rules.quota_bucket` decide; here they meet requ
 - A leader takes the bytes of a response from the bucket when the response is sent.
 - A follower reserves bytes before it sends a request, and settles them with the answer.
 - A fetch that is refused waits in a queue. The first in the queue is notified when the bucket holds
-  what it needs, and a step at least. No fetch overtakes it: small batches would keep the bucket
-  from ever filling for a large one.
+  what it needs; a leader's, when it holds a step at least. No fetch overtakes it: small batches
+  would keep the bucket from ever filling for a large one.
 
 Without a throttle, one flag per request is read, and nothing else is done.
 """
@@ -168,9 +168,8 @@ class Quota:
         if self._bucket is None:
             return requested_bytes
         self._fetchers[waiter] = None
-        first_grant = self._bucket.first_grant(requested_bytes, batch_bytes_max)
         if not self._is_first(waiter):
-            self.wait(waiter, first_grant)
+            self.wait(waiter, min(requested_bytes, batch_bytes_max))
             return 0
         self._bucket, granted_bytes = self._bucket.reserve(
             requested_bytes,
@@ -181,7 +180,7 @@ class Quota:
         if granted_bytes:
             self._queue.pop(waiter, None)
         else:
-            self.wait(waiter, first_grant)
+            self.wait(waiter, min(requested_bytes, batch_bytes_max))
         return granted_bytes
 
     def settle(self, reserved_bytes: int, received_bytes: int) -> None:
