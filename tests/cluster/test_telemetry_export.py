@@ -47,10 +47,16 @@ WITHOUT_SPARK = """
 import sys
 from insync.cli.main import main
 
-for name in ("pyspark", "numba", "pandas", "py4j"):
-    sys.modules[name] = None  # its import fails from now on
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "numba", "pandas", "py4j"):
+            raise ModuleNotFoundError(f"no module named {name}", name=name)
+
+
+sys.meta_path.insert(0, NotInstalled())
 code = main(sys.argv[1:])
-assert not [name for name in sys.modules if name.startswith("insync.pipeline")]
+assert not {"pyspark", "numba"} & set(sys.modules)
 sys.exit(code)
 """
 

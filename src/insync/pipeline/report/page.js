@@ -363,7 +363,7 @@
       const highest = Math.max(1, ...panel.limit, ...panel.bytes);
       const y = linear(0, highest * 1.08, bottom, top);
       timeAxis(svg, x, { to, top, bottom: bottom + 6, width: width - left, named: index === panels.length - 1 });
-      svg.append(text(left, top - 8, `broker ${panel.broker}, ${panel.side} side: bytes per second`, { class: "strong" }));
+      svg.append(text(left, top - 8, `broker ${panel.broker}, ${panel.side} side`, { class: "strong" }));
       for (const value of [0, highest]) {
         svg.append(line(left, y(value), width - 6, y(value), value ? "grid" : "axis"));
         svg.append(text(left - 8, y(value) + 4, sized(value, "B/s"), { "text-anchor": "end" }));
