@@ -100,29 +100,6 @@ def test_a_negative_quota_is_refused() -> None:
         empty_bucket(-1)
 
 
-# --- steps ---
-
-
-@pytest.mark.parametrize("batch_bytes", [100, 4_013, 30_000, 99_999])
-@pytest.mark.parametrize("every_ms", [1, 7, 50])
-def test_small_batches_go_in_about_ten_steps_per_second_at_the_whole_quota(
-    batch_bytes: int, every_ms: int
-) -> None:
-    """A follower that requests every few milliseconds; the quota is 1 MB/s for 10 s.
-
-    A response begins with a step of 100 kB in the bucket and ends with less than a batch in it.
-    """
-    bucket, response_bytes = empty_bucket(1_000_000), []
-    for now_ms in range(0, 10_000, every_ms):
-        if bucket.admits(bucket.step_bytes, now_ms=now_ms):
-            before = bucket.at(now_ms).credit
-            while bucket.admits(batch_bytes, now_ms=now_ms):
-                bucket = bucket.spend(batch_bytes, now_ms=now_ms)
-            response_bytes.append((before - bucket.credit) // 1_000)
-    assert min(response_bytes) > 100_000 - batch_bytes
-    assert 0.95 * 10_000_000 <= sum(response_bytes) <= 10_500_000
-
-
 # --- in-sync replicas: KAFKA-4313 ---
 
 

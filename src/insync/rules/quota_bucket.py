@@ -14,10 +14,6 @@ holds at most half a second of it, and it starts empty, so over any 10 s no more
   variant, which the document turned down as too complex and which keeps the throttle strict on
   the receiving side too. What is reserved still counts as being in the bucket, or else waiting
   answers would make room for a second half second.
-- A leader's bytes leave in steps of a tenth of a second of R, or of one batch if that is more. A
-  response costs as much for one small batch as for many, and there is always one more batch by
-  the time the next request comes: without steps, requests would grow as batches shrink. A
-  follower needs none: it reserves the largest batch at least.
 
 The bound, for every moment at which a byte that could have been held back is let go: over the
 10 s before it, those bytes <= 1.05 x 10 R - in-sync bytes, plus one batch. (Bytes of in-sync
@@ -35,8 +31,6 @@ from insync.rules.refusals import BadSetting
 
 BURST_MS: Final = 500
 FORGIVEN_AFTER_MS: Final = 10_000
-STEP_MS: Final = 100
-"""Longer steps would save few requests more, and delay clients behind each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +51,6 @@ class Bucket:
     @property
     def capacity(self) -> int:
         return self.bytes_per_s * BURST_MS
-
-    @property
-    def step_bytes(self) -> int:
-        """The least to be in a leader's bucket before a response takes from it."""
-        return max(1, self.bytes_per_s * STEP_MS // 1_000)
 
     def at(self, now_ms: int) -> Bucket:
         """The bucket as time has filled it."""

@@ -6,8 +6,8 @@ its own. `rules.throttling` and `rules.quota_bucket` decide; here they meet requ
 - A leader takes the bytes of a response from the bucket when the response is sent.
 - A follower reserves bytes before it sends a request, and settles them with the answer.
 - A fetch that is refused waits in a queue. The first in the queue is notified when the bucket holds
-  what it needs; a leader's, when it holds a step at least. No fetch overtakes it: small batches
-  would keep the bucket from ever filling for a large one.
+  what it needs. No fetch overtakes it: small batches would keep the bucket from ever filling for
+  a large one.
 
 Without a throttle, one flag per request is read, and nothing else is done.
 """
@@ -138,10 +138,13 @@ class Quota:
         if not self.is_set:
             return UNTHROTTLED
         now_ms = self._loop.now_ms
-        bucket = None if self._bucket is None else self._bucket.at(now_ms)
-        has_step = bucket is None or bucket.admits(bucket.step_bytes, now_ms=now_ms)
-        is_open = has_step and self._is_first(waiter)
-        return ThrottledResponse(self, waiter, bucket, is_open=is_open, now_ms=now_ms)
+        return ThrottledResponse(
+            self,
+            waiter,
+            None if self._bucket is None else self._bucket.at(now_ms),
+            is_open=self._is_first(waiter),
+            now_ms=now_ms,
+        )
 
     def spend(self, response: ThrottledResponse) -> None:
         """Take what was admitted for a response from the bucket as it is now.
@@ -216,10 +219,10 @@ class Quota:
             self._queue[waiter] = needed_bytes
         self._set_timer()
 
-    def wait_for_step(self, waiter: Waiter) -> None:
-        """Queue for a step. A waiter that is in the queue already may need more."""
-        if self._bucket is not None and waiter not in self._queue:
-            self.wait(waiter, self._bucket.step_bytes)
+    def wait_behind(self, waiter: Waiter) -> None:
+        """Queue for a number of bytes that is not known before the waiter is notified."""
+        if waiter not in self._queue and self._notified is not waiter:
+            self._queue[waiter] = 1
 
     def leave(self, waiter: Waiter) -> None:
         self._fetchers.pop(waiter, None)
@@ -299,7 +302,7 @@ class ThrottledResponse:
 
     def room_bytes(self, left_bytes: int) -> int:
         if not self.is_open:
-            self._quota.wait_for_step(self.waiter)
+            self._quota.wait_behind(self.waiter)
             return 0
         if self._bucket is None:
             return left_bytes
