@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from insync.pipeline.io import output
 from insync.pipeline.io.session import session
@@ -83,7 +83,17 @@ def test_a_table_is_written_as_delta_and_not_over_another(tmp_path: Path) -> Non
 
 
 def a_row(schema: StructType) -> dict[str, Any]:
-    return {field.name: VALUES[field.dataType.simpleString()] for field in schema}
+    return {field.name: a_value(field.dataType) for field in schema}
+
+
+def a_value(data_type: DataType) -> Any:
+    match data_type:
+        case ArrayType():
+            return [a_value(data_type.elementType)]
+        case StructType():
+            return a_row(data_type)
+        case _:
+            return VALUES[data_type.simpleString()]
 
 
 def write_every_table(settings: dict[str, str], out: Path) -> None:
