@@ -107,6 +107,7 @@ FIGURES = (
         )
     ),
     _of("impact", "impact-quota", "throttle that --max-impact says", "MB/s", JustShown()),
+    _of("impact", "impact-many-quota", "  the same, 100 partitions", "MB/s", JustShown()),
     _of("impact", "impact-asked", "  produce lost, at most, as asked", "%", JustShown()),
     _of("impact", "impact-throttled-loss", "  produce lost, throttled move", "%", AtMost(30, "%")),
     _of("impact", "impact-many-loss", "  the same, 100 partitions", "%", AtMost(30, "%")),

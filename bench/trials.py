@@ -184,13 +184,16 @@ def impact(contender: Contender, scale: Scale) -> Seen:
     The network is what the brokers take from a producer at full speed: with as many replicas as
     brokers, all of it reaches each broker. `insync reassign --plan --max-impact` says the throttle.
     A throttle bounds bytes, and not what it costs to move a partition at all, so the throttled move
-    is also made with many small partitions.
+    is also made with many small partitions, with the throttle that is said for these.
     """
     with contender.cluster() as side:
         _fill(side, MOVED, partitions=PARTITIONS, size_bytes=2 * scale.moved_bytes)
         _warm_up(side, scale, _load(side, message_bytes=1_024))
         before = _feel(side, scale)
-        throttle = recommended_throttle(side, network_bytes_per_s=int(before["produce"] * MEGABYTE))
+        network_bytes_per_s = int(before["produce"] * MEGABYTE)
+        throttle = recommended_throttle(
+            side, MOVED, partitions=PARTITIONS, network_bytes_per_s=network_bytes_per_s
+        )
 
         def feel_move(topic: str, partitions: int, bytes_per_s: int | None) -> dict[str, float]:
             with throttled_move.keep_moving(
@@ -203,7 +206,10 @@ def impact(contender: Contender, scale: Scale) -> Seen:
             "unthrottled": feel_move(MOVED, PARTITIONS, None),
         }
         _fill(side, MOVED_MANY, partitions=MOVED_PARTITIONS, size_bytes=scale.moved_bytes)
-        phases["many"] = feel_move(MOVED_MANY, MOVED_PARTITIONS, throttle)
+        throttle_many = recommended_throttle(
+            side, MOVED_MANY, partitions=MOVED_PARTITIONS, network_bytes_per_s=network_bytes_per_s
+        )
+        phases["many"] = feel_move(MOVED_MANY, MOVED_PARTITIONS, throttle_many)
         after = _feel(side, scale)
     # The machine's speed drifts: what is lost is compared with the mean of before and after.
     still = {name: (before[name] + after[name]) / 2 for name in before}
@@ -214,7 +220,12 @@ def impact(contender: Contender, scale: Scale) -> Seen:
     }
     for phase, felt in phases.items():
         seen[f"impact-{phase}-loss"] = 100 * (1 - felt["produce"] / still["produce"])
-    return {**seen, "impact-asked": 100 * MAX_IMPACT, "impact-quota": throttle / MEGABYTE}
+    return {
+        **seen,
+        "impact-asked": 100 * MAX_IMPACT,
+        "impact-quota": throttle / MEGABYTE,
+        "impact-many-quota": throttle_many / MEGABYTE,
+    }
 
 
 def _fill(side: Side, topic: str, *, partitions: int, size_bytes: int) -> None:
@@ -240,11 +251,13 @@ def _feel(side: Side, scale: Scale) -> dict[str, float]:
     }
 
 
-def recommended_throttle(side: Side, *, network_bytes_per_s: int) -> int:
+def recommended_throttle(
+    side: Side, topic: str, *, partitions: int, network_bytes_per_s: int
+) -> int:
     """What the tool says for the most that clients may lose."""
     entries = [
-        {"topic": MOVED, "partition": number, "replicas": [throttled_move.DESTINATION]}
-        for number in range(PARTITIONS)
+        {"topic": topic, "partition": number, "replicas": [throttled_move.DESTINATION]}
+        for number in range(partitions)
     ]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"

@@ -20,6 +20,7 @@ from insync.pipeline import (
     incidents,
     lag,
     recommendation,
+    record,
     throttle,
     what_if,
 )
@@ -69,16 +70,16 @@ incidents(out_of_sync).select("summary", "began_at_ms", "ended_at_ms").show(trun
 
 # %% [markdown]
 # ## Every rule at three limits
-# What it would have done with the same fetches, and which limit that speaks for.
+# What it would have done with the same fetches; and advice, if a day was recorded.
 
 # %%
 grid = WhatIfGrid(lag_time_max_ms=(5_000, 10_000, 30_000))
-replayed = what_if(**seen, assignments=replicas, grid=grid).cache()
+replayed = what_if(**seen, assignments=replicas, configs=noted["configs"], grid=grid).cache()
 overall = replayed.where("level = 'all'").orderBy("policy", "lag_time_max_ms")
 overall.select("policy", "lag_time_max_ms", "shrinks", "flaps", "false_evictions").show()
 
-advice = recommendation(replayed)
-advice.where("is_headline").select("policy", "lag_time_max_ms", "reason").show(truncate=False)
+advice = recommendation(replayed, record(**seen), noted["configs"])
+advice.select("verdict", "policy", "lag_time_max_ms", "reason").show(truncate=False)
 
 # %% [markdown]
 # ## Lag by the minute, throttles, and a line for each topic and broker

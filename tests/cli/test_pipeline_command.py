@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from insync.cli.main import main
-from insync.pipeline.tables.recorded_settings import as_recorded
+from insync.pipeline.tables.advice import Recorded
+from insync.pipeline.tables.running import grid_of
 from insync.telemetry.schemas import TABLES
 from insync.testing.cluster import Cluster
 from support.pipeline.exported_tables import SILENT, STEP_MS, record
@@ -27,6 +28,7 @@ pytestmark = [
 ]
 
 RUNNING_MS = 7_000
+FLOOR_MS = 31_000  # a quarter more than twice the silence, rounded up
 # By caught-up, from its last fetch and the limit on to its next fetch.
 OUT_MS = (SILENT.stop - SILENT.start + 1) * STEP_MS - RUNNING_MS - 1
 Run = Callable[..., str]
@@ -112,12 +114,13 @@ def test_a_broker_and_its_export_give_the_same_results(
     page = insync("pipeline", "report", *source, from_export)
     assert "<html" in (from_export / "report.html").read_text()
     assert f"{from_export}/report.html" in page
-    # Eight limits and the one in force, by five policies; and so for the topic and the partition.
-    assert "45 of 135 rows: over all partitions" in page
+    # Eight limits, the one in force and the floor, by five policies; so for topic and partition.
+    assert "50 of 150 rows: over all partitions" in page
+    assert "No advice: 19.9 s of record is less than the 24 h that advice needs" in page
     assert "…" not in page
     lines = page[page.index("what_if") : page.index("recommendation")].splitlines()
     for policy in ("messages", "lag-begin", "caught-up", "true-lag", "pending-reads"):
-        assert sum(line.startswith(policy) for line in lines) == 9
+        assert sum(line.startswith(policy) for line in lines) == 10
 
     of_export = ("--source", exported, "--out", alone, "--json")
     summary: dict[str, list[dict[str, Any]]] = {}
@@ -146,12 +149,13 @@ def _is_worst_first(summary: dict[str, list[dict[str, Any]]]) -> None:
 
 def _is_as_recorded(summary: dict[str, list[dict[str, Any]]]) -> None:
     rows = {(row["policy"], row["lag_time_max_ms"]): row for row in summary["what_if"]}
-    assert rows["caught-up", RUNNING_MS]["under_min_isr_ms"] == OUT_MS
+    assert rows["caught-up", RUNNING_MS]["under_min_isr_partition_ms"] == OUT_MS
     below = {limit_ms for (_, limit_ms), row in rows.items() if row["below_resolution"]}
     assert below == {1_000}  # judged by a wait of 500 ms, not by one of 600 ms
-    headline, *others = summary["recommendation"]
-    assert [row["is_headline"] for row in (headline, *others)] == [True] + 4 * [False]
-    assert headline["running_under_min_isr_ms"] == OUT_MS
+    (advice,) = summary["recommendation"]
+    assert (advice["verdict"], advice["lag_time_max_ms"]) == ("too-short", RUNNING_MS)
+    (running,) = (row for row in advice["trade"] if row["role"] == "running")
+    assert running["under_min_isr_ms_max"] == OUT_MS
 
 
 def test_flags_go_before_the_record(insync: Run, cluster: Cluster, tmp_path: Path) -> None:
@@ -163,26 +167,48 @@ def test_flags_go_before_the_record(insync: Run, cluster: Cluster, tmp_path: Pat
         "pipeline", "what-if", "--source", exported, "--out", tmp_path, "--json", *flags
     )
     rows = {row["lag_time_max_ms"]: row for row in json.loads(output)["summary"]["what_if"]}
-    assert sorted(rows) == [900, 7_000]
+    assert sorted(rows) == [900, RUNNING_MS, FLOOR_MS]
     assert not any(row["below_resolution"] for row in rows.values())
-    assert not any(row["under_min_isr_ms"] for row in rows.values())  # two are left
+    assert not any(row["under_min_isr_partition_ms"] for row in rows.values())  # two are left
 
 
-def test_the_default_grid_comes_from_the_recorded_configs(spark: SparkSession) -> None:
-    def defaults_from(*rows: Row) -> dict[str, Any]:
-        return as_recorded(as_frames(spark, {"configs": rows})["configs"])
+def test_advice_from_a_short_record_has_to_be_asked_for_and_says_so(
+    insync: Run, cluster: Cluster, tmp_path: Path
+) -> None:
+    exported = tmp_path / "exported"
+    insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out", exported)
+    command = ["pipeline", "what-if", "--source", exported, "--out", tmp_path, "--overwrite"]
+    command += ["--policies", "caught-up", "--lag-time-max-ms", "60000"]
+    assert "No advice: 19.9 s of record" in insync(*command)
+    page = insync(*command, "--min-record", "10s")
+    assert "This is advice from 19.9 s, not from a day (24 h)" in page
+    assert "The floor is 30.3 s: healthy followers were silent for up to 12.1 s" in page
+    assert main([*map(str, command), "--min-record", "soon"]) == 2
 
-    assert defaults_from() == {}  # as of Apache Kafka's logs
-    assert defaults_from(config("broker:1", "replica.lag.time.max.ms", "soon")) == {}
-    defaults = defaults_from(
+
+def test_the_grid_has_the_callers_limits_and_those_that_advice_needs(spark: SparkSession) -> None:
+    usual = [1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 45_000, 60_000]
+
+    def limits_of(*rows: Row, recorded: Recorded | None = None, **options: Any) -> list[int]:
+        configs = as_frames(spark, {"configs": rows})["configs"]
+        return sorted(set(grid_of(options, configs, recorded).lag_time_max_ms))
+
+    assert limits_of() == usual  # as of Apache Kafka's logs
+    assert limits_of(config("broker:1", "replica.lag.time.max.ms", "soon")) == usual
+    settings = [
         config("broker:1", "replica.lag.time.max.ms", 1_500),
         config("broker:2", "replica.lag.time.max.ms", 1_500),
-        config("broker:1/topic:t", "replica.lag.time.max.ms", 10_000),
+        config("broker:1/topic:t", "replica.lag.time.max.ms", 10_001),
         config("broker:1", "replica.fetch.wait.max.ms", 500),
         config("broker:2", "replica.fetch.wait.max.ms", 2_000),
         config("broker:1", "min.insync.replicas", 1),
         config("broker:1/topic:t", "min.insync.replicas", 2),
-    )
-    usual = {1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 45_000, 60_000}
-    assert set(defaults.pop("lag_time_max_ms")) == usual | {1_500}
-    assert defaults == {"min_insync_replicas": 2, "fetch_wait_max_ms": 2_000}
+    ]
+    assert limits_of(*settings) == sorted([*usual, 1_500, 10_001])
+    recorded = Recorded(covered_ms=1, span_ms=1, silence_ms_max=40_000)
+    assert limits_of(*settings, recorded=recorded, lag_time_max_ms=[7]) == [
+        7, 1_500, 10_001, 100_000,
+    ]  # fmt: skip
+    configs = as_frames(spark, {"configs": settings})["configs"]
+    grid = grid_of({}, configs, None)
+    assert (grid.fetch_wait_max_ms, grid.min_insync_replicas) == (2_000, None)

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from insync.cli.replica_view import ReplicaView, ranges_text
+from insync.cli.replica_view import ReplicaView
 from insync.client.replica_lag import FollowerRow
 from insync.client.replica_limits import Limits
+from insync.pipeline.words import ranges_text
 from insync.wire.describe_replicas import OfflineSeen
 from support.cli.replica_reports import (
     INTERNAL,

@@ -198,14 +198,16 @@ def test_warnings_and_proposed_throttles_of_a_plan(
             run("configs", *entity, "--alter", "--delete-config", setting.partition("=")[0])
     size = copied_bytes(cluster, TOPIC, 1)  # of partition 0, all that it has of this topic
     in_time = -(-size // 10)
-    proposed = {"given": 1_000_000, "finish_in": in_time, "max_impact": 37_500_000}
+    for_impact = 37_500_000 * size // (size + 1_000_000)  # one replica to copy
+    proposed = {"given": 1_000_000, "finish_in": in_time, "max_impact": for_impact}
     assert {why: each["bytes_per_s"] for why, each in data["throttles"].items()} == proposed
     assert {each["verdict"] for each in data["throttles"].values()} == {"safe"}
     assert 9_000 < data["throttles"]["finish_in"]["per_broker_time_ms"] <= 10_000
     for line in (
         "\nThrottle: 1 MB/s (--throttle 1000000): safe; MoveTime ",
         f"B/s (--throttle {in_time}): ",
-        "\nFor that part of the network: 37.5 MB/s (--throttle 37500000): safe; MoveTime ",
+        "\nFor that part of the network, with 1 MB of work for each replica to copy: ",
+        f"B/s (--throttle {for_impact}): safe; MoveTime ",
     ):
         assert line in text
     uneven = "leader.replication.throttled.rate is not the same on all brokers involved"

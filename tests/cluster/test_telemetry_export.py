@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -46,9 +46,30 @@ SETTINGS = {
 pytestmark = [pytest.mark.process, pytest.mark.insync_cluster(settings=SETTINGS)]
 
 
-def insync(*arguments: object) -> subprocess.CompletedProcess[str]:
+COMMAND = ["-m", "insync"]
+WITHOUT_SPARK = """
+import sys
+from insync.cli.main import main
+
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "numba", "pandas", "py4j"):
+            raise ModuleNotFoundError(f"no module named {name}", name=name)
+
+
+sys.meta_path.insert(0, NotInstalled())
+code = main(sys.argv[1:])
+assert not {"pyspark", "numba"} & set(sys.modules)
+sys.exit(code)
+"""
+
+
+def insync(
+    *arguments: object, program: Sequence[str] = COMMAND
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "insync", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -286,6 +307,19 @@ def test_an_unreachable_cluster_and_an_unwritable_folder_are_refused(
     assert done.returncode == 1
     assert "is not empty" in done.stderr
     assert (kept / "mine.parquet").read_text() == "mine"
+
+
+def test_an_export_needs_pyarrow_and_nothing_of_spark(cluster: Cluster, tmp_path: Path) -> None:
+    """Of the 1.2 GB that the analysis needs, a host that only exports installs 150 MB."""
+    write(Producer({"bootstrap.servers": cluster.bootstrap}), 0.5)
+    deadline_s = time.monotonic() + WITHIN_S
+    while True:
+        done = insync("telemetry", "export", "--bootstrap-server", cluster.bootstrap, "--out",
+                      tmp_path / "out", program=["-c", WITHOUT_SPARK])  # fmt: skip
+        if f"no {TELEMETRY_TOPIC}" not in done.stderr or time.monotonic() > deadline_s:
+            break
+    assert done.returncode == 0, done.stderr
+    assert read(tmp_path / "out")["configs"]
 
 
 def test_records_of_other_producers_in_the_topic_are_skipped(

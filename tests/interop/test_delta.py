@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from insync.pipeline.io import output
 from insync.pipeline.io.session import session
 from insync.pipeline.tables import episodes, health, throttle
 from insync.pipeline.tables.recommendation import RECOMMENDATION
+from insync.pipeline.tables.record import RECORD
 from insync.pipeline.tables.registry import STEPS
 from insync.pipeline.tables.schemas import LAG, PROBLEMS, WHAT_IF
 from peers.apache_kafka import DELTA_POM, classpath
@@ -30,6 +31,7 @@ SCHEMAS = {
     "lag": LAG,
     "episodes": episodes.SCHEMA,
     "what_if": WHAT_IF,
+    "record": RECORD,
     "recommendation": RECOMMENDATION,
     "throttle": throttle.SCHEMA,
     "health": health.SCHEMA,
@@ -81,7 +83,17 @@ def test_a_table_is_written_as_delta_and_not_over_another(tmp_path: Path) -> Non
 
 
 def a_row(schema: StructType) -> dict[str, Any]:
-    return {field.name: VALUES[field.dataType.simpleString()] for field in schema}
+    return {field.name: a_value(field.dataType) for field in schema}
+
+
+def a_value(data_type: DataType) -> Any:
+    match data_type:
+        case ArrayType():
+            return [a_value(data_type.elementType)]
+        case StructType():
+            return a_row(data_type)
+        case _:
+            return VALUES[data_type.simpleString()]
 
 
 def write_every_table(settings: dict[str, str], out: Path) -> None:

@@ -15,13 +15,14 @@ import pytest
 
 from insync.pipeline.report import render
 from insync.pipeline.report.points import Points
+from insync.pipeline.words import duration
 from support.interop.chromium import Browser, browser
 from support.pipeline.exported_tables import record, write
 from support.pipeline.report_points import LIMITS_MS, POLICIES, made_up_points
 
 pytestmark = pytest.mark.interop
 
-CHARTS = ("timeline", "lag", "false-evictions", "detection", "throttle")
+CHARTS = ("incidents", "lag", "false-evictions", "detection", "throttle")
 POLICIES_SHOWN = ("caught-up", "true-lag")
 LOOKS = [(1_200, "light", False), (1_200, "dark", False), (390, "light", True), (320, "dark", True)]
 
@@ -142,11 +143,11 @@ def test_the_report_of_a_recorded_run_is_drawn(
         assert seen["wrong"] == 0, chart
         assert seen["height"] > 50, chart
         assert seen["texts"] >= 2, chart  # a name or a value, and a moment or a limit
-    assert charts["timeline"]["bars"] == 1
+    assert charts["incidents"]["bars"] == 1
     lines = {chart: seen["lines"] for chart, seen in charts.items()}
     policies = len(POLICIES_SHOWN)
     assert lines == {
-        "timeline": 0, "lag": 2, "false-evictions": policies, "detection": policies, "throttle": 1,
+        "incidents": 0, "lag": 2, "false-evictions": policies, "detection": policies, "throttle": 1,
     }  # fmt: skip
     assert_readable(chromium, width)
     brokers = chromium.script("document.querySelector('[data-table=throttles] td').offsetWidth")
@@ -160,27 +161,34 @@ def test_the_report_of_a_recorded_run_is_drawn(
     assert chromium.requests() == [made_by_the_command.as_uri()]
 
 
-def test_the_recommendation_stands_on_top(chromium: Browser, made_by_the_command: Path) -> None:
-    """5 s: out for 7 s, no flap; 10 s: out for 2, a flap. Of two rules the one that was running."""
+def test_health_and_the_recommendation_stand_on_top(
+    chromium: Browser, made_by_the_command: Path
+) -> None:
+    """20 s are no day: the advice says so, and shows the trade."""
     chromium.open(made_by_the_command)
     sections = "[...document.querySelectorAll('main > section')]"
     tops = chromium.script(f"{sections}.map((each) => each.getBoundingClientRect().top)")
     assert tops == sorted(tops)
-    first = chromium.script(f"{sections}[0].innerText")
-    assert first.startswith(
-        "Set replica.in.sync.policy=caught-up and replica.lag.time.max.ms=5000: 5000 ms is the "
-        "smallest limit replayed without a false eviction, a flap, or time below the minimum ISR"
-    )
-    bottom = chromium.script(f"{sections}[0].getBoundingClientRect().bottom")
+    assert chromium.script(f"{sections}[0].innerText").startswith("Health\n")
+    advice = chromium.script(f"{sections}[1].innerText")
+    assert advice.startswith("No advice: 19.9 s of record is less than the 24 h that advice needs")
+    assert "healthy followers were silent for up to 12.1 s" in advice
+    bottom = chromium.script("document.querySelector('.overall').getBoundingClientRect().bottom")
     assert bottom < chromium.script("innerHeight"), "it is visible without scrolling"
 
 
 def test_tables_of_a_recorded_run_sort(chromium: Browser, made_by_the_command: Path) -> None:
     chromium.open(made_by_the_command)
-    (episode,) = rows(chromium, "episodes")
-    assert episode[:2] == ["orders-0 on 3", "stuck"]
+    (episode,) = rows(chromium, "incident-0")
+    assert episode[0] == "orders-0"
+    entry = chromium.script(
+        "document.getElementById('incident-0').querySelector('summary').innerText"
+    )
+    assert "broker 3" in entry
+    assert "stuck" in entry
     assert rows(chromium, "health-broker")[0][0] == "3", "the worst"
-    for order in (["3", "2", "1"], ["1", "2", "3"]):
+    shown = [row[0] for row in rows(chromium, "health-broker")]
+    for order in (sorted(shown, reverse=True), sorted(shown)):
         click(chromium, "health-broker", "broker")
         assert [row[0] for row in rows(chromium, "health-broker")] == order
     assert chromium.console_messages() == []
@@ -212,9 +220,9 @@ def test_everything_is_drawn(
         assert seen["width"] > (0.7 if phone else 0.4) * width, chart
         assert seen["height"] > 100, chart
         assert seen["texts"] >= 5, chart
-    assert points.timeline is not None
+    assert points.incidents is not None
     assert points.lag is not None
-    assert charts["timeline"]["bars"] == len(points.timeline["bars"])
+    assert charts["incidents"]["bars"] == len(points.incidents)
     assert charts["lag"]["lines"] == len(points.lag["series"])
     assert charts["false-evictions"]["lines"] == charts["detection"]["lines"] == len(POLICIES)
     assert charts["throttle"]["lines"] == 3
@@ -227,37 +235,36 @@ def test_everything_is_drawn(
 
 def test_tables_sort(chromium: Browser, page: Path, points: Points) -> None:
     chromium.open(page)
-    column = """[...document.querySelector('[data-table="{table}"]').tBodies[0].rows]
-        .map((row) => row.cells[{at}].dataset.v)"""
+    assert points.incidents is not None
+    at = max(range(len(points.incidents)), key=lambda each: len(points.incidents[each]["episodes"]))  # type: ignore[index]
+    name, episodes = f"incident-{at}", points.incidents[at]["episodes"]
+    expected = sorted(duration(row["out_ms"]) for row in episodes)
+    assert len(episodes) > 1
 
-    def seen(at: int) -> list[str]:
-        values: list[str] = chromium.script(column.format(table="episodes", at=at))
-        return values
+    def seen(heading: int) -> list[str]:
+        return [row[heading].removesuffix(", still") for row in rows(chromium, name)]
 
-    assert points.episodes is not None
-    expected = sorted(row["out_ms"] for row in points.episodes)
-    click(chromium, "episodes", "out for")
-    assert [int(value) for value in seen(4)] == expected[::-1], "largest first"
-    click(chromium, "episodes", "out for")
-    assert [int(value) for value in seen(4)] == expected, "and the other way round"
-    click(chromium, "episodes", "cause")
-    assert seen(1) == sorted(row["cause"] for row in points.episodes)
-    click(chromium, "health-topic", "state")
-    states = [int(v) for v in chromium.script(column.format(table="health-topic", at=1))]
+    in_order = [duration(each) for each in sorted(row["out_ms"] for row in episodes)]
+    click(chromium, name, "out for")
+    assert seen(3) == in_order[::-1], "largest first"
+    click(chromium, name, "out for")
+    assert seen(3) == in_order, "and the other way round"
+    assert sorted(seen(3)) == expected
+    click(chromium, "health-broker", "state")
+    states = [row[1] for row in rows(chromium, "health-broker")]
     assert states in (sorted(states), sorted(states)[::-1])
     assert chromium.console_messages() == []
 
 
 def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, points: Points) -> None:
     chromium.open(page)
-    shown = """[...document.querySelector('[data-table="episodes"]').tBodies[0].rows]
-        .filter((row) => !row.hidden).length"""
+    shown = """[...document.querySelectorAll(".incident")].filter((each) => !each.hidden).length"""
     chromium.script(
-        """(() => { const box = document.querySelector('[data-filters="episodes"]');
+        """(() => { const box = document.querySelector('[data-filters="incidents"]');
         box.value = "stuck"; box.dispatchEvent(new Event("input")); })()"""
     )
-    assert points.episodes is not None
-    assert chromium.script(shown) == sum(row["cause"] == "stuck" for row in points.episodes)
+    assert points.incidents is not None
+    assert chromium.script(shown) == sum(row["cause"] == "stuck" for row in points.incidents)
 
     axis = """[...document.querySelectorAll('[data-chart="lag"] text')]
         .map((each) => each.textContent)"""
@@ -266,6 +273,7 @@ def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, poin
     in_bytes = chromium.script(axis)
     assert any(text.endswith("MB") for text in in_bytes)
     assert not any(text.endswith("MB") for text in in_time)
+    assert "time, UTC" in in_time
 
     hover = """(() => {{
       const ground = [...document.querySelectorAll('[data-chart="{chart}"] {what}')].pop();
@@ -274,7 +282,7 @@ def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, poin
         {{ bubbles: true, clientX: at.x + 5, clientY: at.y + 5 }}));
       return document.getElementById("tip").innerText;
     }})()"""
-    assert "first cause" in chromium.script(hover.format(chart="timeline", what="g.bar"))
+    assert "first cause" in chromium.script(hover.format(chart="incidents", what="g.bar"))
     tooltip = chromium.script(hover.format(chart="false-evictions", what="rect"))
     assert f"T = {LIMITS_MS[0] // 1_000} s" in tooltip
     assert all(policy in tooltip for policy in POLICIES)
@@ -284,9 +292,40 @@ def test_filters_and_charts_respond_to_input(chromium: Browser, page: Path, poin
     assert chromium.console_messages() == []
 
 
+def test_charts_are_read_with_the_keyboard(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    press = """(() => {{
+      const node = document.querySelector('[data-chart="{chart}"] {what}');
+      node.focus();
+      document.activeElement.dispatchEvent(
+        new KeyboardEvent("keydown", {{ key: "{key}", bubbles: true, cancelable: true }}));
+      return [document.activeElement.getAttribute("aria-valuenow"),
+        document.activeElement.getAttribute("aria-valuetext"),
+        document.activeElement.getAttribute("aria-label")];
+    }})()"""
+    slider = '[role="slider"]'
+    for chart, first in (("lag", "2023-11-14"), ("false-evictions", "T = 2 s"), ("throttle", "20")):
+        now, words, label = chromium.script(
+            press.format(chart=chart, what=slider, key="ArrowRight")
+        )
+        assert now == "1", chart
+        assert words.startswith(first)
+        assert label
+    bar = press.format(chart="incidents", what='g[tabindex="0"]', key="ArrowRight")
+    before = chromium.script("document.querySelectorAll('g[tabindex=\"0\"]').length")
+    _, _, label = chromium.script(bar)
+    assert before == chromium.script("document.querySelectorAll('g[tabindex=\"0\"]').length") == 1
+    assert "first cause" in label
+    chromium.script(press.format(chart="incidents", what='g[tabindex="0"]', key="Enter"))
+    opened = "[...document.querySelectorAll('.incident')].filter((each) => each.open).length"
+    assert chromium.script(opened) == 1
+    assert chromium.script("document.activeElement.tagName") == "SUMMARY"
+    assert chromium.console_messages() == []
+
+
 def test_a_report_with_nothing_recorded(chromium: Browser, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
     path.write_text(render(Points(), title="Nothing", recommendation=None), encoding="utf-8")
     chromium.open(path)
-    assert chromium.script("document.querySelectorAll('.missing').length") == 6
+    assert chromium.script("document.querySelectorAll('.missing').length") == 5
     assert chromium.console_messages() == []

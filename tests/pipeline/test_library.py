@@ -8,7 +8,9 @@ import pytest
 
 from insync import pipeline
 
-TABLES = ("episodes", "health", "lag", "problems", "recommendation", "throttle", "what_if")
+TABLES = (
+    "episodes", "health", "lag", "problems", "recommendation", "record", "throttle", "what_if",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TABLES)

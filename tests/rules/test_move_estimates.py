@@ -15,6 +15,7 @@ from insync.rules.move_estimates import (
     response_bytes_limit,
     response_bytes_limit_by_quota,
     safe_range,
+    throttle_for_impact,
 )
 from insync.rules.refusals import BadSetting
 
@@ -149,6 +150,47 @@ def test_the_safe_range_agrees_with_trying_every_throttle(
 def test_a_replication_factor_below_one_is_refused(replication_factor: int) -> None:
     with pytest.raises(BadSetting, match="use 1 or more"):
         safe_range(bytes_in_per_s=1, network_bytes_per_s=10, replication_factor=replication_factor)
+
+
+# --- question 3's "impact": a part of the network, and what replicas cost beside their bytes ---
+
+
+@pytest.mark.parametrize(
+    ("bytes_to_copy", "replicas_to_copy", "expected"),
+    [
+        # 30 % of 200 MB/s are 60 MB/s; each replica counts as 1 MB more than it has
+        (600 * MB, 6, 59_405_940),  # 600 of 606 MB
+        (300 * MB, 100, 45 * MB),  # 300 of 400 MB
+        (60 * MB, 100, 22_500_000),  # 60 of 160 MB
+        (10 * MB, 10_000, 59_940),  # 10 of 10 010 MB: some 60 replicas per second
+        (0, 10_000, 60 * MB),  # a throttle does not slow what has no bytes
+        (1, 10_000, 1),  # never no throttle at all
+    ],
+)
+def test_a_throttle_for_an_impact_counts_replicas(
+    bytes_to_copy: int, replicas_to_copy: int, expected: int
+) -> None:
+    assert expected == throttle_for_impact(
+        network_bytes_per_s=200 * MB,
+        max_impact=Fraction(3, 10),
+        bytes_to_copy=bytes_to_copy,
+        replicas_to_copy=replicas_to_copy,
+    )
+
+
+@given(st.integers(1, 10**12), st.integers(0, 10**5), st.integers(0, 10**10), st.integers(1, 100))
+def test_bytes_and_replicas_together_stay_within_the_impact(
+    bytes_to_copy: int, replicas_to_copy: int, network_bytes_per_s: int, percent: int
+) -> None:
+    throttle = throttle_for_impact(
+        network_bytes_per_s=network_bytes_per_s,
+        max_impact=Fraction(percent, 100),
+        bytes_to_copy=bytes_to_copy,
+        replicas_to_copy=replicas_to_copy,
+    )
+    replicas_per_s = Fraction(replicas_to_copy * throttle, bytes_to_copy)
+    available = Fraction(network_bytes_per_s * percent, 100)
+    assert throttle == 1 or throttle + replicas_per_s * MB <= available
 
 
 # --- question 5: replica.fetch.response.max.bytes ---

@@ -15,11 +15,13 @@ from insync.cli.pipeline_options import (
     BrokerSource,
     BucketMs,
     JobOptions,
+    MinRecord,
     Out,
     SparkOptions,
     ThrottleOptions,
     WhatIfOptions,
     expand_options,
+    min_record_ms,
     only_set,
     settings_of,
 )
@@ -80,9 +82,22 @@ def incidents(job: JobOptions, spark: SparkOptions) -> Answer:
     "what-if",
 )
 @expand_options
-def what_if(job: JobOptions, grid: WhatIfOptions, spark: SparkOptions) -> Answer:
-    """Write what other in-sync policies and limits would have done, and recommend one."""
-    return _make_tables(job, spark, {"what_if": grid.as_grid(), "recommendation": {}})
+def what_if(
+    *,
+    job: JobOptions,
+    grid: WhatIfOptions,
+    min_record: MinRecord = None,
+    spark: SparkOptions,
+) -> Answer:
+    """Write what other in-sync policies and limits would have done, and what to set, if anything.
+
+    A record shorter than --min-record gives the table only."""
+    steps = {
+        "record": {},
+        "what_if": grid.as_grid(),
+        "recommendation": only_set(min_record_ms=min_record_ms(min_record)),
+    }
+    return _make_tables(job, spark, steps)
 
 
 @app.command()
@@ -97,7 +112,8 @@ def throttle(job: JobOptions, limits: ThrottleOptions, spark: SparkOptions) -> A
 def health(job: JobOptions, spark: SparkOptions) -> Answer:
     """Write one line per topic and broker, for a daily check."""
     names = ("episodes", "lag", "incidents", "throttle", "health")
-    return _make_tables(job, spark, {name: {} for name in names}, optional=["throttle"])
+    steps: dict[str, dict[str, Any]] = {name: {} for name in names}
+    return _make_tables(job, spark, steps, optional=["throttle"], shows=["health"])
 
 
 @app.command()
@@ -108,6 +124,7 @@ def report(
     grid: WhatIfOptions,
     limits: ThrottleOptions,
     bucket_ms: BucketMs = None,
+    min_record: MinRecord = None,
     spark: SparkOptions,
 ) -> Answer:
     """Write every table, and a page that shows them: DIR/report.html."""
@@ -116,8 +133,9 @@ def report(
         "lag": only_set(bucket_ms=bucket_ms),
         "incidents": {},
         "throttle": limits.as_limits(),
+        "record": {},
         "what_if": grid.as_grid(),
-        "recommendation": {},
+        "recommendation": only_set(min_record_ms=min_record_ms(min_record)),
         "health": {},
     }
     return _make_tables(job, spark, steps, optional=["throttle"], with_report=True)
@@ -216,9 +234,13 @@ def _make_tables(
     tables: Mapping[str, Mapping[str, Any]],
     *,
     optional: Iterable[str] = (),
+    shows: Iterable[str] | None = None,
     with_report: bool = False,
 ) -> Answer:
-    """The tables, and before them the problems of the telemetry that they are made of."""
+    """The tables, and before them the problems of the telemetry that they are made of.
+
+    All are shown, unless `shows` names those that are the answer and not on the way to it.
+    """
     steps = {"problems": {}, **tables}
 
     def work(spark: SparkSession, job: Job, say: Say) -> Done:
@@ -231,7 +253,7 @@ def _make_tables(
         return done
 
     writes = (*steps, *(["report.html"] if with_report else []))
-    return _run(options, spark_options, work, writes, shows=steps)
+    return _run(options, spark_options, work, writes, shows=steps if shows is None else shows)
 
 
 def _run(
@@ -313,26 +335,48 @@ def _summary(done: Done, steps: Iterable[str]) -> dict[str, list[dict[str, Any]]
 
 def _view(job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]]) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - not needed for JSON
-    from rich.text import Text  # noqa: PLC0415
 
     from insync.cli.sheet import ResultTable, line  # noqa: PLC0415
-    from insync.pipeline.report.page import in_a_sentence  # noqa: PLC0415
     from insync.pipeline.tables.registry import STEPS  # noqa: PLC0415
 
     parts: list[RenderableType] = []
     for name, rows in summary.items():
+        if name == "recommendation":
+            parts += _advice(rows[0])
+            continue
         shown = STEPS[name].summary
         assert shown is not None, "it has rows"
         part = "" if len(rows) == done.rows[name] else f" of {done.rows[name]}"
         noun = "row" if done.rows[name] == 1 else "rows"
         caption = f"{len(rows)}{part} {noun}: {shown.words}"
         parts += [ResultTable(name, shown.columns, rows, caption), ""]
-    parts += [
-        Text(in_a_sentence(row), style="bold")
-        for row in summary.get("recommendation", ())
-        if row["is_headline"]
-    ]
-    parts += [line(f"{count:>9} rows  {job.out}/{name}") for name, count in done.rows.items()]
+    shown_or_all = summary or done.rows
+    parts += [line(f"{done.rows[name]:>9} rows  {job.out}/{name}") for name in shown_or_all]
+    others = [name for name in done.rows if name not in shown_or_all]
+    parts += [line(f"     also  {job.out}: {', '.join(others)}")] if others else []
     if done.report is not None:
         parts.append(line(f"   report  {done.report}"))
     return Group(*parts, *(line(f"note: {note}") for note in done.notes))
+
+
+def _advice(row: Mapping[str, Any]) -> list[RenderableType]:
+    """The recommendation in sentences, the trade below it, and the commands."""
+    from rich.text import Text  # noqa: PLC0415
+
+    from insync.cli.sheet import ResultTable, line  # noqa: PLC0415
+    from insync.pipeline.report.advice_words import (  # noqa: PLC0415
+        TRADE_COLUMNS,
+        advice_commands,
+        advice_sentences,
+        trade_rows,
+    )
+
+    headline, *statements = advice_sentences(row)
+    caption = "the last two of the partition that it was longest for"
+    return [
+        ResultTable("recommendation", TRADE_COLUMNS, trade_rows(row), caption),
+        Text(headline, style="bold"),
+        *(Text(statement) for statement in statements),
+        *(line(f"{name:>9}  {command}") for name, command in advice_commands(row)),
+        "",
+    ]

@@ -12,6 +12,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
+from insync.cli.quantities import seconds
+from insync.rules.refusals import BadSetting
 from insync.rules.settings import POLICY_NAMES
 
 Command = Callable[..., Answer]
@@ -46,6 +48,22 @@ BucketMs = Annotated[
         show_default="10000",
     ),
 ]
+MinRecord = Annotated[
+    str | None,
+    typer.Option(
+        "--min-record",
+        metavar="TIME",
+        help="Shortest record that a recommendation is made from, for example 24h or 90s.",
+        show_default="24h",
+    ),
+]
+
+
+def min_record_ms(text: str | None) -> int | None:
+    try:
+        return None if text is None else 1_000 * seconds(text, flag="--min-record")
+    except BadSetting as refusal:
+        raise WrongUsage(str(refusal)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +132,8 @@ class WhatIfOptions:
             "--lag-time-max-ms",
             metavar="MS,...",
             help="Values of replica.lag.time.max.ms to replay.",
-            show_default="1 s to 60 s, and every value that was in force",
+            show_default="1 s to 60 s; always also every value that was in force, and the lowest "
+            "one that may be recommended",
         ),
     ] = None
     lag_max_messages: Annotated[
@@ -132,8 +151,8 @@ class WhatIfOptions:
             "--min-insync-replicas",
             metavar="N",
             min=1,
-            help="min.insync.replicas of all topics.",
-            show_default="the largest recorded, else 1",
+            help="What if min.insync.replicas of all topics were N.",
+            show_default="each topic's, as recorded",
         ),
     ] = None
     fetch_wait_max_ms: Annotated[

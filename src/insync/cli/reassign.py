@@ -173,7 +173,12 @@ def reassign(
     ] = None,
     max_impact: Annotated[
         str | None,
-        typer.Option(metavar="30%", help="Compute the throttle as this fraction of --network."),
+        typer.Option(
+            metavar="30%",
+            help="Compute the throttle with which the moves take this fraction of --network. "
+            "Each replica to copy counts as 1 MB more than it has: a throttle bounds bytes, and "
+            "many small replicas cost CPU.",
+        ),
     ] = None,
     formula: Annotated[
         bool, typer.Option("--formula", help="With --plan: show KIP-73's MoveTime as well.")

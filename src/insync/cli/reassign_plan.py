@@ -19,7 +19,7 @@ from insync.moves.plan_file import Plan, plan_json
 from insync.moves.planning import PlanEstimate
 from insync.moves.progress import rate_text, size_text
 from insync.rules.balance import balanced
-from insync.rules.move_estimates import SafeRange
+from insync.rules.move_estimates import COPY_COST_BYTES, SafeRange
 from insync.rules.move_plan import brokers_involved, move_ratio
 from insync.rules.move_plan import moves as moving_by
 from insync.rules.refusals import BadPlan
@@ -104,7 +104,9 @@ def _quotas(options: ReassignOptions, estimate: PlanEstimate) -> dict[str, int]:
     if options.finish_in_s is not None:
         quotas["finish_in"] = estimate.quota_to_finish(options.finish_in_s)
     if options.max_impact is not None and options.network_bytes_per_s is not None:
-        quotas["max_impact"] = max(1, int(options.network_bytes_per_s * options.max_impact))
+        quotas["max_impact"] = estimate.quota_for_impact(
+            options.max_impact, network_bytes_per_s=options.network_bytes_per_s
+        )
     return quotas
 
 
@@ -169,7 +171,8 @@ def _text(
     titles = {
         "given": "Throttle",
         "finish_in": "To finish in time",
-        "max_impact": "For that part of the network",
+        "max_impact": "For that part of the network, with "
+        f"{size_text(COPY_COST_BYTES)} of work for each replica to copy",
     }
     for why, quota in quotas.items():
         lines.append(

@@ -20,6 +20,7 @@ from insync.cli.replica_advice import broker_text
 from insync.cli.replica_causes import BrokerTrouble, Diagnosis, Group, TopicTrouble
 from insync.cli.replica_words import Reason, count_text, duration, lag, reason, size, why
 from insync.client.replica_lag import FollowerRow, Report
+from insync.pipeline.words import ranges_text
 
 BROKERS_SHOWN: Final = 10
 TOPICS_SHOWN: Final = 20
@@ -200,28 +201,6 @@ def _partitions_lines(group: Group, width: int) -> Iterator[Line]:
     else:  # a list that the terminal cuts would be a wrong one
         yield from _folded(start, width, 4)
         yield from _folded(f"    {ranges_text(numbers, width - 4)}", width, 6)
-
-
-def ranges_text(numbers: Sequence[int], width: int) -> str:
-    """`0-19, 25, 30-31`; what does not fit is counted."""
-    ranges: list[tuple[int, int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1] = ranges[-1][0], number
-        else:
-            ranges.append((number, number))
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-    whole = ", ".join(texts)
-    if len(whole) <= width:
-        return whole
-    more_width = len(f", ... {len(numbers):,} more")
-    shown, left, at = "", len(numbers), 0
-    for (first, last), text in zip(ranges, texts, strict=True):
-        longer = f"{shown}, {text}" if at else text
-        if at and len(longer) + more_width > width:  # the first is shown on any width
-            break
-        shown, left, at = longer, left - (last - first + 1), at + 1
-    return f"{shown}, ... {left:,} more" if left else shown
 
 
 def group_text(group: Group) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,10 +12,13 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from insync.pipeline.words import duration, percent, rate, size
+
 GAP: Final = 2
-PROSE_WIDTH_MIN: Final = 24  # sentences are folded, but not into a ladder of words
+PROSE_WIDTH_MIN: Final = 20  # sentences are folded, but not into a ladder of words
 NAME_WIDTH_MAX: Final = 40  # a topic's may have 249 characters
 SECOND_MS: Final = 1_000
+SETTINGS: Final = frozenset({"lag_time_max_ms", "lag_max_messages"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +89,48 @@ def _fit(columns: Sequence[Column], width: int) -> Iterator[Column]:
 
 
 def _column(name: str, values: Sequence[Any]) -> Column:
-    is_time = name.endswith("_at_ms")
-    heading = f"{name.removesuffix('_ms')} UTC" if is_time else name
+    heading, words = _unit(name)
     return Column(
         heading.replace("_", " "),
-        [_time(value) if is_time and value is not None else _text(value) for value in values],
+        [_text(value, words) for value in values],
         is_number=any(isinstance(value, int | float) for value in values),
     )
+
+
+def _unit(name: str) -> tuple[str, Callable[[Any], str]]:
+    """The heading of a column and the words for its values: a column's name ends with its unit.
+
+    Settings keep theirs: their values are typed, not read.
+    """
+    if name in SETTINGS:
+        return name, str
+    if name.endswith("_at_ms"):
+        return f"{name.removesuffix('_ms')} UTC", _time
+    if name.endswith("_bytes_per_s"):
+        return name.removesuffix("_bytes_per_s"), rate
+    if "_ms" in name:
+        return name.replace("_ms", ""), duration
+    if name.endswith("_s"):
+        return name.removesuffix("_s"), _seconds
+    return name, size if "bytes" in name else percent if name == "use" else str
+
+
+def _seconds(number: int) -> str:
+    return duration(number * SECOND_MS)
 
 
 def _time(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms // SECOND_MS, UTC):%FT%T}"
 
 
-def _text(value: object) -> str:
+def _text(value: object, words: Callable[[Any], str]) -> str:
     """None and False are empty: a column with nothing in it is left out."""
     match value:
         case None | False:
             return ""
         case True:
             return "yes"
-        case float():
+        case float() if words is str:
             return f"{value:.2f}"
         case _:
-            return str(value)
+            return words(value)

@@ -128,7 +128,7 @@ def _check_pyarrow() -> None:
         import pyarrow.parquet  # noqa: F401, PLC0415 - 60 MB that no other command needs
     except ImportError:
         raise ExportFailed(
-            "this needs pyarrow: install it with pip install 'insync[spark]'"
+            'this needs pyarrow: install it with pip install "insync[parquet]"'
         ) from None
 
 

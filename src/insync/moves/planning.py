@@ -18,6 +18,7 @@ from insync.rules.move_estimates import (
     response_bytes_limit,
     response_bytes_limit_by_quota,
     safe_range,
+    throttle_for_impact,
 )
 from insync.rules.move_loads import BrokerLoad, loads, total_time_ms
 from insync.rules.move_plan import Move, TopicPartition, brokers_involved, move_ratio
@@ -44,6 +45,7 @@ class PlanEstimate:
     ratio: Fraction
     partitions_to_move: int
     partitions_total: int
+    replicas_to_copy: int
     loads: Mapping[BrokerId, BrokerLoad]
     log_bytes_per_broker: int
     brokers: int
@@ -82,6 +84,14 @@ class PlanEstimate:
     def quota_to_finish(self, within_s: int) -> int:
         needed = max((load.quota_to_finish(within_s) for load in self.loads.values()), default=0)
         return max(needed, self.range.lowest)
+
+    def quota_for_impact(self, max_impact: Fraction, *, network_bytes_per_s: int) -> int:
+        return throttle_for_impact(
+            network_bytes_per_s=network_bytes_per_s,
+            max_impact=max_impact,
+            bytes_to_copy=self.bytes_to_move,
+            replicas_to_copy=self.replicas_to_copy,
+        )
 
     def verdict(self, quota_bytes_per_s: int) -> str:
         match self.range.verdict(quota_bytes_per_s):
@@ -128,6 +138,7 @@ def estimate_plan(
         ratio=move_ratio(partitions_to_move=len(moving), partitions_total=len(cluster.partitions)),
         partitions_to_move=len(moving),
         partitions_total=len(cluster.partitions),
+        replicas_to_copy=sum(len(move.destinations) for move in moving.values()),
         loads=load_by_broker,
         log_bytes_per_broker=sum(log_bytes.values()) // brokers,
         brokers=brokers,

@@ -20,6 +20,7 @@ from insync.broker.settings import Settings
 from insync.client.connection import ClientConnection
 from insync.client.sockets import connect
 from insync.metadata.sqlite import SqliteStore
+from insync.node.garbage import collect_all_every_hour, short_collections
 from insync.node.node import Node
 from insync.node.world import World
 from insync.rules.refusals import BadSetting, Refusal
@@ -111,10 +112,13 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     node = Node(settings, make_world(settings), accepted=accepted)
-    await node.start()
-    on_ready()
-    await stopped.wait()
-    await node.stop()
+    with short_collections():
+        await node.start()
+        on_ready()
+        collecting = asyncio.create_task(collect_all_every_hour())
+        await stopped.wait()
+        collecting.cancel()
+        await node.stop()
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:

@@ -1,6 +1,7 @@
 """Recorded telemetry on Spark: tables of lag, episodes, what-if and throttles.
 
-    from insync.pipeline import WhatIfGrid, episodes, health, lag, recommendation, throttle, what_if
+    from insync.pipeline import WhatIfGrid, episodes, health, lag, throttle
+    from insync.pipeline import recommendation, record, what_if
 
 Each function takes DataFrames of the caller's session and returns one, whose schema is a constant.
 Those that end in `_exported` take the folder of `insync telemetry export` and read it much faster.
@@ -9,7 +10,7 @@ Those that end in `_exported` take the folder of `insync telemetry export` and r
 Folders, from the top: `job.py` and `stream.py` run the tables from a source to files, `report/`
 draws the page, `tables/` has one module per table, `replay/` is the compiled what-if and lag,
 whose slow definition is `insync.telemetry.replay.what_if`, `scenarios.py` the scenarios of a
-what-if, `io/` reads and writes.
+what-if, `io/` reads and writes, `words.py` writes numbers as people read them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from insync.pipeline.tables.incidents import incidents
     from insync.pipeline.tables.lag import lag, lag_exported
     from insync.pipeline.tables.problems import problems, problems_exported
-    from insync.pipeline.tables.recommendation import Running, recommendation
+    from insync.pipeline.tables.recommendation import recommendation
+    from insync.pipeline.tables.record import record, record_exported
     from insync.pipeline.tables.throttle import throttle
     from insync.pipeline.tables.what_if import what_if, what_if_exported
 
 # Imported on first use: a command that only names a policy does not load Spark and Numba.
 # No module or folder beside this file may have the name of a function: an import would replace it.
 _MODULES = {
-    "Running": "tables.recommendation",
     "WhatIfGrid": "scenarios",
     "episodes": "tables.episodes",
     "health": "tables.health",
@@ -42,6 +43,8 @@ _MODULES = {
     "problems": "tables.problems",
     "problems_exported": "tables.problems",
     "recommendation": "tables.recommendation",
+    "record": "tables.record",
+    "record_exported": "tables.record",
     "tables_from_kafka": "io.connector",
     "throttle": "tables.throttle",
     "what_if": "tables.what_if",
@@ -49,7 +52,6 @@ _MODULES = {
 }
 
 __all__ = [
-    "Running",
     "WhatIfGrid",
     "episodes",
     "health",
@@ -59,6 +61,8 @@ __all__ = [
     "problems",
     "problems_exported",
     "recommendation",
+    "record",
+    "record_exported",
     "tables_from_kafka",
     "throttle",
     "what_if",

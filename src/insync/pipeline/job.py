@@ -25,6 +25,8 @@ RAW: Final = "telemetry"
 """Where tables read from brokers are kept under --out: evidence, and a source for the next job. As
 Parquet whatever the results are: this job reads them, and any other can."""
 
+NOT_DRAWN: Final = ("problems", "record")  # notes have the one, the recommendation the other
+
 Say = Callable[[str], None]
 
 
@@ -107,7 +109,7 @@ def draw(spark: SparkSession, job: Job, done: Done) -> None:
     from insync.pipeline.report import Tables, report  # noqa: PLC0415 - only if a report is made
 
     path = f"{job.out}/report.html"
-    drawn = [name for name in STEPS if name in done.results and name != "problems"]
+    drawn = [name for name in STEPS if name in done.results and name not in NOT_DRAWN]
     made = {name: done.results[name] for name in drawn}
     tables = Tables(**made, seconds=done.seconds)
     output.write_text(spark, path, report(tables), may_overwrite=job.may_overwrite)

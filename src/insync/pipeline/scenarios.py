@@ -23,11 +23,11 @@ class WhatIfGrid:
     lag_time_max_ms: Sequence[int] = (1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 45_000, 60_000)
     lag_max_messages: Sequence[int] = (LAG_MAX_MESSAGES_DEFAULT,)
     half_period_check: Sequence[bool] = (False,)
-    min_insync_replicas: int = 1
+    min_insync_replicas: int | None = None  # of all topics; None: as recorded
     fetch_wait_max_ms: int = FETCH_WAIT_MAX_MS
 
     def __post_init__(self) -> None:
-        if self.min_insync_replicas < 1 or self.fetch_wait_max_ms < 0:
+        if (self.min_insync_replicas or 1) < 1 or self.fetch_wait_max_ms < 0:
             raise BadSetting("min.insync.replicas is at least 1, the fetch wait at least 0 ms")
         count = len(self.scenarios())
         if not 0 < count <= SCENARIOS_MAX:

@@ -16,6 +16,7 @@ import gc
 import logging
 import shlex
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -329,6 +330,8 @@ def run_once(replay: Replay) -> RunResult:
         warnings.filterwarnings("ignore", never_awaited, RuntimeWarning)
         with _rare_collections():
             result = _run_once(replay)
+            if result.error is not None:
+                traceback.clear_frames(result.error.__traceback__)  # they hold the whole cluster
             gc.collect()
     return result
 

@@ -218,6 +218,7 @@ TABLES: Final = {
 OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fetches.outcome
 LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by; "controller" is not the leader
 SHRINK, EXPAND = "shrink", "expand"  # isr.change
+MIN_ISR = "min.insync.replicas"  # configs.name
 BEGAN, PROPOSED = "began", "proposed"  # isr_events.event
 REFUSED, SUPERSEDED = "refused", "superseded"
 REPLICAS_MOVED = "its replicas moved"  # elections.cause

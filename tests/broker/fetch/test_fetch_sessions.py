@@ -15,7 +15,13 @@ from insync.broker.fetch.fetch_sessions import FetchSession, SessionPartition
 from insync.broker.replication.replica import Replica
 from insync.rules.values import BrokerId
 from insync.sim.virtual_loop import VirtualLoop
-from insync.wire.fetch import FetchedPartition, FetchPartition, FetchResponse
+from insync.wire.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from support.sim.one_broker import Client, OneBroker, answers_in, on_virtual_time
 
 Scenario = Callable[[OneBroker, Client], Coroutine[Any, Any, None]]
@@ -408,3 +414,25 @@ def test_a_change_between_reading_and_answering_is_not_lost() -> None:
         partition.on_partition_changed(replica, grew=grew, committed=committed)
         partition.on_sent(answer)
         assert partition in session.ready, (grew, committed)
+
+
+def test_a_follower_that_discards_an_answer_gets_its_watermark_again() -> None:
+    """It sends its next listing before the answer comes, which is stale to it then."""
+    loop = BrokerLoop(lambda: 0)
+    session = FetchSession(BrokerId(2), loop)
+    answer = FetchedPartition(0, ErrorCode.none, 5, log_start=3)
+
+    def request(offset: int) -> FetchRequest:
+        listed = [FetchTopic("t", [FetchPartition(0, 0, offset, 0, 0, 1_000)])]
+        return FetchRequest(
+            replica_id=2, max_wait_ms=0, min_bytes=1, max_bytes=1_000, topics=listed
+        )
+
+    session.apply_request(request(4))
+    (partition,) = session.partitions.values()
+    partition.on_sent(answer)
+    assert not partition.has_news(answer)
+    session.apply_request(request(5))
+    assert partition.has_news(answer)
+    partition.on_sent(answer)
+    assert not partition.has_news(answer)

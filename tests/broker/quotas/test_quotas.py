@@ -6,6 +6,7 @@ Bytes are measured by how the destination's logs grow, not by what the quota cou
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle
@@ -307,6 +308,45 @@ def test_a_new_quota_window_applies_from_when_it_is_set(windows: int, size_s: in
     play(scenario, brokers=2)
 
 
+@pytest.mark.parametrize("partitions", [6, 100, 1_000])
+def test_work_per_partition_does_not_grow_with_the_partitions_held_back(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 MB in batches of 6 kB at 8 MB/s: some 30 responses carry them, not one per few batches.
+
+    Beside these, a partition costs a few fetches until it is in sync, however many others wait.
+    """
+    rate, small_batch_bytes, total_bytes = 8 * MB, 6_000, 24 * MB
+    counts: Counter[str] = Counter()
+
+    def count(target: object, method: str, name: str) -> None:
+        call = getattr(target, method)
+
+        def counted(*args: object, **options: object) -> object:
+            counts[name] += 1
+            return call(*args, **options)
+
+        monkeypatch.setattr(target, method, counted)
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, [1] * partitions)
+        for number in range(partitions):
+            batches_each = total_bytes // small_batch_bytes // partitions
+            append(cluster, number, *[small_batch_bytes] * batches_each)
+        throttle(cluster, rate)
+        await asyncio.sleep(0.2)
+        count(node_of(cluster, 1).quotas.leader, "response", "responses tried")
+        count(node_of(cluster, 2).quotas.follower, "treatment", "partitions looked at")
+        growth = Growth(cluster, [2])
+        add_replica(cluster, range(partitions), 2)
+        took_s = await growth.until_in_sync(partitions, within_s=30)
+        assert took_s == pytest.approx(total_bytes / rate, rel=0.06)  # half a second is saved up
+        assert counts["responses tried"] <= 100 + 4 * partitions
+        assert counts["partitions looked at"] <= 200 + 10 * partitions
+
+    play(scenario, brokers=2)
+
+
 def test_five_leaders_and_one_follower_stay_within_its_quota() -> None:
     async def scenario(cluster: Cluster) -> None:
         leaders = [1, 2, 3, 4, 5] * 4
@@ -387,6 +427,29 @@ def test_an_in_sync_replica_is_never_held_back() -> None:
         assert log.end == node_of(cluster, 1).replicas.partitions[TOPIC, 0].log.end
 
     play(scenario, brokers=2, settings={"replica.lag.time.max.ms": "1000"})
+
+
+def test_a_replica_held_back_is_fetched_once_it_is_in_the_isr() -> None:
+    """At 1 B/s its turn would never come: the change of the state brings it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await create(cluster, [1] * 3)
+        for number in range(3):
+            append(cluster, number, BATCH_BYTES)
+        throttle(cluster, 1)
+        add_replica(cluster, range(3), 2)
+        await asyncio.sleep(3)
+        replicas = node_of(cluster, 2).replicas.partitions
+        held_back = node_of(cluster, 2).fetchers.held_back
+        assert replicas[TOPIC, 2].log.end == 0
+        entry = cluster.tree.entries[paths.partition_state(TOPIC, 2)]
+        state = replace(decode_state(entry.value), isr=(BrokerId(1), BrokerId(2)))
+        cluster.tree.step([Write(entry.path, encode_state(state), entry.version)], None)
+        await asyncio.sleep(0.3)
+        assert replicas[TOPIC, 2].log.end == 1
+        assert node_of(cluster, 2).fetchers.held_back == held_back - 1
+
+    play(scenario, brokers=2)
 
 
 def test_a_small_partition_does_not_starve_behind_large_ones() -> None:

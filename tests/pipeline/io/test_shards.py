@@ -49,14 +49,15 @@ def of_files(folder: Path, *numbers: int) -> list[dict[str, int]]:
     return [row for batch in read(iter([ids])) for row in batch.to_pylist()]
 
 
-def test_a_task_reads_its_files_and_all_stalls(tmp_path: Path) -> None:
+def test_a_task_reads_its_files_and_all_stalls_and_settings(tmp_path: Path) -> None:
     tables = record()
     stall = {"at_ms": 1_000_000, "broker": 1, "stall_ms": 300}
     folder = write(tmp_path, tables | {"stalls": [stall]})
     for table in folder.iterdir():
         (table / "part-00001.parquet").write_bytes((table / "part-00000.parquet").read_bytes())
-    expected = {name: len(tables[name]) for name in ("fetches", "appends", "isr")}
-    assert of_files(folder, 0, 1) == [expected | {"stalls": 2}] * 2
+    expected = {name: len(tables[name]) for name in ("fetches", "appends", "isr", "assignments")}
+    settings = 2 * len(tables["configs"])
+    assert of_files(folder, 0, 1) == [expected | {"stalls": 2, "configs": settings}] * 2
 
 
 def test_a_table_that_was_not_exported_is_empty(tmp_path: Path) -> None:

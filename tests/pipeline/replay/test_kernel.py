@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from insync.pipeline.io.columns import BadTables
 from insync.pipeline.replay.assignments import by_creation
 from insync.pipeline.replay.driver import parameters, replay
-from insync.pipeline.replay.events import Shard, shard
+from insync.pipeline.replay.events import COLUMNS, Shard, shard
 from insync.pipeline.replay.skip_index import STRETCH
 from insync.pipeline.replay.state import DELAYS
 from insync.pipeline.scenarios import WhatIfGrid
-from insync.telemetry.replay import what_if
+from insync.telemetry.replay import histories, what_if
 from insync.telemetry.schemas import REASSIGNMENT
 from support.pipeline.table_strategies import Tables, arrow, recorded
 from support.search_effort import tried
@@ -32,7 +32,8 @@ GRID = WhatIfGrid(
 )
 FIELDS = (
     "shrinks", "expands", "flaps", "out_of_sync_ms", "false_evictions", "missed", "missed_ms",
-    "under_min_isr_ms", "under_min_isr_fetching_ms", "watermark_stall_ms",
+    "under_min_isr_ms", "under_min_isr_fetching_ms", "watermark_stall_ms", "catch_up_ms",
+    "acks_all_stall_ms", "acks_all_stall_ms_max",
 )  # fmt: skip
 Key = tuple[str, int, int]
 VerdictsByKey = dict[Key, tuple[dict[str, int], list[int]]]
@@ -42,8 +43,8 @@ def by_rules(tables: Tables, grid: WhatIfGrid = GRID) -> Iterator[tuple[Key, Any
     """Of each creation of a topic all scenarios, numbered on."""
     each = (
         (creation * len(grid.scenarios()), key, history)
-        for creation, some in enumerate(what_if.by_creation(tables))
-        for key, history in what_if.histories(some).items()
+        for creation, some in enumerate(histories.by_creation(tables))
+        for key, history in histories.histories(some).items()
     )
     for first, (topic, number), history in each:
         for index, scenario in enumerate(grid.scenarios(), start=first):
@@ -68,7 +69,9 @@ def by_kernel(
 def by_kernel_once(
     tables: dict[str, pa.Table], grid: WhatIfGrid, room: int, stretch: int, first: int
 ) -> Iterator[tuple[Key, Any]]:
-    events = shard(**tables)
+    events = shard(
+        **{name: tables[name] for name in COLUMNS}, min_insync_replicas=grid.min_insync_replicas
+    )
     replayed = replay(events, parameters(grid), room=room, stretch=stretch)
     at = 0
     for code, (topic, number) in enumerate(zip(events.topics, events.partitions, strict=True)):
@@ -104,15 +107,71 @@ def differences(
 @given(
     tables=recorded(),
     stretch=st.sampled_from((1, 2, 5, STRETCH)),
-    min_insync_replicas=st.sampled_from((2, 3)),
+    min_insync_replicas=st.sampled_from((None, None, 2, 3)),
 )
 def test_the_kernel_agrees_with_the_rules_on_every_verdict(
-    tables: Tables, stretch: int, min_insync_replicas: int
+    tables: Tables, stretch: int, min_insync_replicas: int | None
 ) -> None:
     """Also where the replay skips most of the events."""
     grid = replace(GRID, min_insync_replicas=min_insync_replicas)
     expected, results = dict(by_rules(tables, grid)), dict(by_kernel(tables, grid, stretch=stretch))
     assert not differences(expected, results, grid)
+
+
+def two_topics_with_a_silent_follower() -> Tables:
+    """From 2 s to 6 s follower 2 of `strict` and of `lax` is silent: with a limit of 1 s it leaves
+    at 3 s. At 4 s the minimum of `strict` goes from 2 to 1, and at 5 s back."""
+    tables: Tables = {"appends": [], "fetches": [], "isr": [], "stalls": [], "configs": []}
+    for topic in ("strict", "lax"):
+        named = {"topic": topic, "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
+        for end, at_ms in enumerate(range(0, 10_001, 100), start=1):
+            append = {"at_ms": at_ms, "base_offset": end - 1, "end_offset": end}
+            tables["appends"].append(named | append)
+            if not 2_000 < at_ms < 6_000:
+                tables["fetches"].append(
+                    named
+                    | {"at_ms": at_ms, "follower": 2, "offset": end, "read_ms": 0}
+                    | {"leader_end_low": end, "leader_end_high": end, "outcome": "ok"}
+                    | {"repeats": 1, "last_at_ms": at_ms}
+                )
+    minimums = [(0, "", 1), (0, "/topic:strict", 2), (4_000, "/topic:strict", 1)]
+    for at_ms, topic, value in (*minimums, (5_000, "/topic:strict", 2), (0, "/topic:gone", 3)):
+        scope = f"broker:1{topic}"
+        tables["configs"].append(
+            {"at_ms": at_ms, "scope": scope, "name": "min.insync.replicas", "value": str(value)}
+        )
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("min_insync_replicas", "under_ms"),
+    [(None, {"strict": 1_999, "lax": 0}), (2, {"strict": 2_999, "lax": 2_999})],
+)
+def test_min_isr_is_each_topics_own_at_each_moment(
+    min_insync_replicas: int | None, under_ms: dict[str, int]
+) -> None:
+    grid = WhatIfGrid(
+        policies=["caught-up"], lag_time_max_ms=[1_000], min_insync_replicas=min_insync_replicas
+    )
+    tables = two_topics_with_a_silent_follower()
+    for results in (by_rules(tables, grid), *(by_kernel(tables, grid, stretch=n) for n in (1, 50))):
+        under = {topic: row["under_min_isr_ms"] for (topic, _, _), (row, _) in results}
+        assert under == under_ms
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "longest_ms", "added_ms"),
+    [(1_000, 901, 0), (3_000, 2_901, 2_901), (30_000, 3_900, 3_900)],
+)
+def test_a_stall_of_acks_all_counts_whether_the_follower_leaves_or_comes_back(
+    limit_ms: int, longest_ms: int, added_ms: int
+) -> None:
+    """The first append that it lacks is of 2.1 s; below two fetch waits nothing is added up."""
+    grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[limit_ms])
+    tables = two_topics_with_a_silent_follower()
+    for results in (by_rules(tables, grid), *(by_kernel(tables, grid, stretch=n) for n in (1, 50))):
+        row, _ = dict(results)["lax", 0, 0]
+        assert (row["acks_all_stall_ms_max"], row["acks_all_stall_ms"]) == (longest_ms, added_ms)
 
 
 def test_a_follower_out_of_sync_at_the_start_of_an_epoch_has_no_grace_of_the_lag_limit() -> None:
@@ -301,7 +360,7 @@ def test_without_recorded_causes_no_replica_counts_as_moved_away() -> None:
         return result.changes.moves.tolist()  # type: ignore[no-any-return]
 
     def moves_by_rules(changes: list[dict[str, Any]]) -> list[tuple[int, int]]:
-        return what_if.histories(tables | {"isr": changes})["t", 0].moved_away
+        return histories.histories(tables | {"isr": changes})["t", 0].moved_away
 
     assert moves(rows["isr"]) == [[0, 3]]
     assert moves_by_rules([change]) == [(0, 3)]

@@ -11,7 +11,6 @@ from insync.pipeline.report import PAGE_BYTES_MAX, Tables, render
 from insync.pipeline.report.points import (
     COLUMNS_MAX,
     LIMITS_MAX,
-    REPLICAS_MAX,
     ROWS_MAX,
     SERIES_MAX,
     _health,
@@ -21,7 +20,8 @@ from insync.pipeline.tables.episodes import SCHEMA as EPISODES
 from insync.pipeline.tables.health import SCHEMA, health
 from insync.pipeline.tables.throttle import SCHEMA as SPANS
 from support.pipeline.episodes_oracle import episodes as expected_episodes
-from support.pipeline.episodes_oracle import under_min_isr_ms
+from support.pipeline.incidents_oracle import incident_groups
+from support.pipeline.min_isr_oracle import below_min_isr, out_of_sync
 from support.pipeline.random_tables import Tables as Record
 from support.pipeline.random_tables import made_up
 from support.pipeline.spark_frames import as_frames
@@ -70,13 +70,21 @@ def test_one_row_per_topic_and_broker(
     brokers |= {row["follower"] for row in record["fetches"]}
     assert {name for level, name in lines if level == "topic"} == topics
     assert {name for level, name in lines if level == "broker"} == {str(each) for each in brokers}
+    below = below_min_isr(record)
     for topic in topics:
         own = [row for row in episodes if row["topic"] == topic]
         line = lines["topic", topic]
         assert line["episodes"] == len(own)
-        assert line["out_ms"] == sum(row["out_ms"] or 0 for row in own)
+        assert line["out_ms"] == len(set().union(*map(out_of_sync, own)))
+        by_replica: dict[tuple[int, int], set[int]] = {}
+        for row in own:
+            key = row["partition"], row["follower"]
+            by_replica.setdefault(key, set()).update(out_of_sync(row))
+        assert line["out_partition_ms"] == sum(map(len, by_replica.values()))
         assert line["open_episodes"] == sum(row["ending"] == "open" for row in own)
-        assert line["under_min_isr_ms"] == under_min_isr_ms(record, topic)
+        of_topic = [moments for key, moments in below.items() if key[0] == topic]
+        assert line["under_min_isr_ms"] == len(set().union(*of_topic))
+        assert line["under_min_isr_partition_ms"] == sum(map(len, of_topic))
         changes = [row for row in record["elections"] if row["topic"] == topic and is_change(row)]
         assert line["leader_changes"] == len(changes)
         partitions = {row["partition"] for row in record["fetches"] if row["topic"] == topic}
@@ -103,21 +111,48 @@ def is_change(election: Row) -> bool:
     return bool(election["leader_before"] != election["leader_after"])
 
 
+def members_of(episodes: list[Row]) -> dict[str, list[int]]:
+    topics = sorted({row["topic"] for row in episodes})
+    return {
+        topic: sorted({row["partition"] for row in episodes if row["topic"] == topic})
+        for topic in topics
+    }
+
+
 def test_a_report_is_limited_in_rows(
-    spark: SparkSession, record: Record, frames_of_record: dict[str, DataFrame]
+    spark: SparkSession,
+    record: Record,
+    frames_of_record: dict[str, DataFrame],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    limits = 30, 7, 60  # this record has fewer incidents than a page has room for
+    names = ("INCIDENTS_MAX", "EPISODES_PER_INCIDENT", "EPISODES_MAX")
+    for name, limit in zip(names, limits, strict=True):
+        monkeypatch.setattr(f"insync.pipeline.report.incidents.{name}", limit)
     lag = spark.createDataFrame(lag_rows(record))
     points = collect(
         Tables(episodes=frames_of_record["episodes"], lag=lag, seconds=frames_of_record["throttle"])
     )
     episodes = expected_episodes(record)
-    assert points.episodes is not None
-    assert points.timeline is not None
+    assert points.incidents is not None
     assert points.lag is not None
     assert points.seconds is not None
-    assert points.summary["episodes"] == len(episodes) > REPLICAS_MAX
-    assert len(points.episodes) == min(ROWS_MAX, len(episodes))
-    assert len(points.timeline["replicas"]) == REPLICAS_MAX
+    assert points.summary["episodes"] == len(episodes)
+    expected = {
+        (own[0]["broker"], own[0]["cause"], min(each["from"] for each in own)): own
+        for own in incident_groups(episodes)
+    }
+    assert points.summary["incidents"] == len(expected) > len(points.incidents) == limits[0]
+    for row in points.incidents:
+        key = (row["broker"], row["cause"], row["began_at_ms"])
+        own = expected[key]
+        assert row["members"] == members_of(own)
+        assert row["episode_count"] == len(own)
+        assert row["partitions"] == len({(each["topic"], each["partition"]) for each in own})
+        assert (row["ended_at_ms"] is None) == any(each["ending"] == "open" for each in own)
+        assert row["duration_ms"] == max(each["to"] for each in own) - row["began_at_ms"]
+    listed = [len(row["episodes"]) for row in points.incidents]
+    assert (max(listed), sum(listed)) == limits[1:]
     assert len(points.lag["series"]) == SERIES_MAX
     assert points.lag["series"][0]["ms"] == [100 * 89 + bucket for bucket in range(9)]
     assert points.lag["series"][-1]["name"] == "all others"
@@ -154,7 +189,9 @@ def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSessio
         *(("broker", str(number)) for number in range(ROWS_MAX)),
     ]
     assert points.summary == {
-        "topics": 1_000, "brokers": 500, "leader_changes": 1_000, "under_min_isr_ms": 2_000,
+        "critical topics": 1, "warning topics": 999, "critical brokers": 0, "warning brokers": 0,
+        "topics": 1_000, "brokers": 500, "leader_changes": 1_000, "under_min_isr_ms": 2,
+        "under_min_isr_topic": "z",
     }  # fmt: skip
 
 

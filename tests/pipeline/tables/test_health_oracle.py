@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from insync.pipeline.tables.episodes import SCHEMA as EPISODES
 from insync.pipeline.tables.health import SCHEMA, health
 from insync.pipeline.tables.throttle import SCHEMA as THROTTLE
+from insync.pipeline.words import duration
 from support.pipeline.episodes_oracle import episodes as expected_episodes
-from support.pipeline.episodes_oracle import under_min_isr_ms
+from support.pipeline.min_isr_oracle import Moments, below_min_isr, out_of_sync
 from support.pipeline.random_tables import START_MS, Tables, made_up, throttled_seconds
 from support.pipeline.spark_frames import as_frames
 from support.pipeline.throttle_oracle import spans
@@ -90,10 +91,11 @@ def lines(tables: Tables, episodes: list[Row], lag: list[Row], throttle: list[Ro
     }
     stalls = {(row["broker"], row["at_ms"], row["stall_ms"]) for row in tables["stalls"]}
     made = []
+    below = below_min_isr(tables)
     for topic in topics:
         own = [row for row in episodes if row["topic"] == topic]
         facts = {
-            "under_min_isr_ms": under_min_isr_ms(tables, topic),
+            **both_sums("under_min_isr", [each for each in below.items() if each[0][0] == topic]),
             "leader_changes": sum(election[0] == topic for election in elections),
             "stall_ms": 0,
             "held_back_s": 0,
@@ -105,7 +107,13 @@ def lines(tables: Tables, episodes: list[Row], lag: list[Row], throttle: list[Ro
         own = [row for row in episodes if row["follower"] == broker]
         limits = [row for row in throttle if row["broker"] == broker]
         facts = {
-            "under_min_isr_ms": sum(row["under_min_isr_ms"] for row in own),
+            **both_sums(
+                "under_min_isr",
+                [
+                    (replica(row), out_of_sync(row) & below.get(replica(row)[:2], set()))
+                    for row in own
+                ],
+            ),
             "leader_changes": sum(election[3] == broker for election in elections),
             "stall_ms": sum(stall[2] for stall in stalls if stall[0] == broker),
             "held_back_s": sum(row["held_back_s"] for row in limits),
@@ -114,6 +122,21 @@ def lines(tables: Tables, episodes: list[Row], lag: list[Row], throttle: list[Ro
         peaks = [row for row in lag if row["follower"] == broker]
         made.append(line("broker", str(broker), facts, own, peaks))
     return made
+
+
+def both_sums(what: str, spans: list[tuple[Any, Moments]]) -> Row:
+    """Wall time, and the sum over partitions or their replicas, each of which counts once."""
+    by_part: dict[Any, Moments] = {}
+    for part, moments in spans:
+        by_part.setdefault(part, set()).update(moments)
+    return {
+        f"{what}_ms": len(set().union(*by_part.values())),
+        f"{what}_partition_ms": sum(map(len, by_part.values())),
+    }
+
+
+def replica(episode: Row) -> tuple[str, int, int]:
+    return episode["topic"], episode["partition"], episode["follower"]
 
 
 def cannot_finish(span: Row) -> bool:
@@ -131,7 +154,7 @@ def line(level: str, name: str, facts: Row, episodes: list[Row], lag: list[Row])
         "episodes": len(episodes),
         "open_episodes": sum(row["ending"] == "open" for row in episodes),
         "flapping": sum(row["flaps"] > 1 for row in episodes),
-        "out_ms": sum(row["out_ms"] or 0 for row in episodes),
+        **both_sums("out", [(replica(row), out_of_sync(row)) for row in episodes]),
     }
     is_bad = row["open_episodes"] or row["under_min_isr_ms"] or row["bad_throttles"]
     expected = words(row)
@@ -144,25 +167,22 @@ def line(level: str, name: str, facts: Row, episodes: list[Row], lag: list[Row])
 def words(row: Row) -> str:
     """Worst first."""
 
-    def seconds(ms: int) -> str:
-        return f"{ms / 1_000:,.1f} s"
-
     def count(name: str, one: str, more: str) -> str:
         return one if row[name] == 1 else more.format(row[name])
 
     reasons = {
         f"{row['open_episodes']} still out of sync": row["open_episodes"],
-        f"{seconds(row['under_min_isr_ms'])} below min ISR": row["under_min_isr_ms"],
+        f"{duration(row['under_min_isr_ms'])} below min ISR": row["under_min_isr_ms"],
         count("bad_throttles", "a throttle", "{} throttles") + " that cannot finish": row[
             "bad_throttles"
         ],
-        f"out of sync {count('episodes', 'once', '{} times')}, for {seconds(row['out_ms'])}": (
+        f"out of sync {count('episodes', 'once', '{} times')}, for {duration(row['out_ms'])}": (
             row["episodes"]
         ),
         f"{row['flapping']} of them in a row": row["flapping"],
-        f"lag up to {seconds(row['lag_ms_max'] or 0)}": (row["lag_ms_max"] or 0) > LIMIT_MS / 2,
+        f"lag up to {duration(row['lag_ms_max'] or 0)}": (row["lag_ms_max"] or 0) > LIMIT_MS / 2,
         count("leader_changes", "1 leader change", "{} leader changes"): row["leader_changes"],
-        f"stalled for {seconds(row['stall_ms'])}": row["stall_ms"] >= 1_000,
+        f"stalled for {duration(row['stall_ms'])}": row["stall_ms"] >= 1_000,
         count("held_back_s", "held back for 1 s", "replicas held back for {} s"): (
             row["held_back_s"]
         ),
@@ -184,7 +204,7 @@ def test_every_column_of_every_row_agrees_with_the_oracle(spark: SparkSession) -
         ),
         "lag": spark.createDataFrame(lag),
         "throttle": spark.createDataFrame(
-            [tuple(row[name] for name in THROTTLE.names) for row in throttle], THROTTLE
+            [tuple(row.get(name) for name in THROTTLE.names) for row in throttle], THROTTLE
         ),
     }
     frames = as_frames(spark, tables)

@@ -11,7 +11,9 @@ from insync.pipeline.tables.episodes import SCHEMA as EPISODES
 from insync.pipeline.tables.health import health
 from insync.pipeline.tables.incidents import SCHEMA, incidents
 from insync.pipeline.tables.schemas import LAG
+from insync.pipeline.words import duration
 from support.pipeline.episodes_oracle import episodes as expected_episodes
+from support.pipeline.incidents_oracle import incident_groups
 from support.pipeline.random_tables import START_MS, made_up
 from support.pipeline.spark_frames import as_frames
 
@@ -38,35 +40,8 @@ def lags(episodes: list[Row]) -> list[Row]:
     ]
 
 
-def span(episode: Row) -> tuple[int, int] | None:
-    began, left, back = (episode[f"{name}_at_ms"] for name in ("began", "left", "rejoined"))
-    times = [each for each in (began, left, back) if each is not None]
-    if not times:
-        return None
-    start = times[0] if left is None else left
-    end = back if episode["out_ms"] is None else start + episode["out_ms"]
-    return times[0], max(times[0], start if end is None else end)
-
-
 def oracle(episodes: list[Row], lag: list[Row]) -> list[Row]:
-    """Whatever overlaps anything of a group joins it, until nothing does any more."""
-    groups: list[list[Row]] = []
-    for episode in episodes:
-        own = span(episode)
-        if own is None:
-            continue
-        one = episode | {"from": own[0], "to": own[1]}
-        one["broker"] = one["leader" if one["cause"] == "leader-slow-reads" else "follower"]
-        joined = [one]
-        for group in list(groups):
-            alike = (group[0]["broker"], group[0]["cause"]) == (one["broker"], one["cause"])
-            if alike and any(
-                each["from"] <= one["to"] and one["from"] <= each["to"] for each in group
-            ):
-                groups.remove(group)
-                joined += group
-        groups.append(joined)
-    return [incident(group, lag) for group in groups]
+    return [incident(group, lag) for group in incident_groups(episodes)]
 
 
 def incident(group: list[Row], lag: list[Row]) -> Row:
@@ -99,7 +74,7 @@ def incident(group: list[Row], lag: list[Row]) -> Row:
         "partitions": len(partitions),
         "topics": len({row["topic"] for row in group}),
         "summary": f"broker {broker} {cause}: {len(partitions)} {noun}, "
-        f"{(last - began) / 1_000:,.1f} s{so_far}",
+        f"{duration(last - began)}{so_far}",
     }
 
 

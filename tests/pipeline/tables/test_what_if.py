@@ -27,7 +27,6 @@ GRID = WhatIfGrid(
     lag_time_max_ms=(200, 1_000, 1_500),
     lag_max_messages=(20,),
     half_period_check=(False, True),
-    min_insync_replicas=2,
     fetch_wait_max_ms=500,
 )
 FILES = 3

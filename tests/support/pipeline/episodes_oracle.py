@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from insync.telemetry.replay.what_if import by_creation
+from insync.telemetry.replay.histories import by_creation
 from insync.telemetry.schemas import REASSIGNMENT
 
 Row = dict[str, Any]
@@ -144,6 +144,12 @@ class Partition:
         if self.replaced_at_ms is not None and follower in last:
             moves[LAST_EPOCH] = {"at_ms": self.replaced_at_ms, "ending": "topic-deleted"}
         return [row | {"leader_epoch": epoch} for epoch, row in moves.items()]
+
+    def deleted_at_ms(self) -> list[int]:
+        """When its topic was deleted, or another one got its name: once, if at all."""
+        brokers = {broker for row in self.assignments for broker in row["replicas"]}
+        removals = [row for broker in brokers for row in self.removals(broker)]
+        return sorted({row["at_ms"] for row in removals if row["ending"] == "topic-deleted"})
 
     def is_added(self, follower: int) -> bool:
         own = [row for row in self.assignments if follower in row["replicas"]]
@@ -512,19 +518,3 @@ class Partition:
             if max(len(row["isr_after"]) for row in rows) < minimum:
                 under_ms += max(0, min(to_ms, end) - max(from_ms, start))
         return under_ms
-
-
-def under_min_isr_ms(record: Tables, topic: str) -> int:
-    """Until the record ends or the topic is deleted."""
-    under_ms = 0
-    for known in partitions_of(record):
-        if known.topic == topic and known.isr:
-            brokers = {broker for row in known.assignments for broker in row["replicas"]}
-            gone = [
-                row["at_ms"]
-                for broker in brokers
-                for row in known.removals(broker)
-                if row["ending"] == "topic-deleted"
-            ]
-            under_ms += known._under_min_isr(0, max(gone, default=2**62))
-    return under_ms

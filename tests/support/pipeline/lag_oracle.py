@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from insync.pipeline.tables.schemas import LAG
-from insync.telemetry.replay.what_if import (
+from insync.telemetry.replay.histories import (
     APPEND,
     BEGAN,
     Epoch,

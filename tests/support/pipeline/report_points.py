@@ -21,9 +21,11 @@ Row = dict[str, Any]
 def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
     random = Random(seed)  # noqa: S311 - chance, not secrecy
     rows = [_episode(random) for _ in range(episodes)]
-    names = sorted({_replica(row) for row in rows})
+    incidents = _incidents(rows)
     end_ms = START_MS + SPAN_MS
-    health = [_health("topic", topic, random) for topic in TOPICS]
+    chance = Random(418)  # noqa: S311 - one topic is ok, one broker critical, whatever is above
+    health = [_health("topic", topic, chance) for topic in TOPICS]
+    health += [_health("broker", str(broker), chance) for broker in (1, 2, 3)]
     what_if = [
         _what_if(at, policy, limit_ms)
         for at, policy in enumerate(POLICIES)
@@ -34,25 +36,29 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
         summary={
             "episodes": len(rows),
             "open": sum(row["ending"] == "open" for row in rows),
-            "out_ms": sum(row["out_ms"] for row in rows),
-            "replicas": len(names),
+            "out_ms": SPAN_MS // 2,
+            "replicas": len({_replica(row) for row in rows}),
+            "incidents": len(incidents),
             "limit_ms_min": 30_000,
             "limit_ms_max": 30_000,
             "topics": len(TOPICS),
             "brokers": 3,
-            "under_min_isr_ms": sum(row["under_min_isr_ms"] for row in health),
-            "leader_changes": sum(row["leader_changes"] for row in health),
+            **{
+                f"{status} {level}s": sum(
+                    (row["level"], row["status"]) == (level, status) for row in health
+                )
+                for level in ("topic", "broker")
+                for status in ("critical", "warning")
+            },
+            "under_min_isr_ms": max(row["under_min_isr_ms"] for row in health[: len(TOPICS)]),
+            "under_min_isr_topic": TOPICS[2],
+            "leader_changes": sum(row["leader_changes"] for row in health[: len(TOPICS)]),
             "scenarios": len(what_if),
             "limits": 3,
             "spans": 2,
         },
-        timeline={
-            "span_ms": (START_MS - 30_000, end_ms),
-            "replicas": [
-                {"partition": f"{name[0]}-{name[1]}", "broker": name[2]} for name in names
-            ],
-            "bars": [_bar(row, names.index(_replica(row)), end_ms) for row in rows],
-        },
+        episodes_span_ms=(START_MS - 30_000, end_ms),
+        incidents=incidents,
         lag=_lag(random),
         what_if=what_if,
         seconds=[_seconds(broker, random) for broker in (1, 2, 3)],
@@ -60,8 +66,7 @@ def made_up_points(seed: int = 4, *, episodes: int = 60) -> Points:
             _throttle(2, verdict="safe", progress="done", real_ms=1_400_000),
             _throttle(3, verdict="cannot-finish", progress="stuck", real_ms=None),
         ],
-        episodes=rows,
-        health=health + [_health("broker", str(broker), random) for broker in (1, 2, 3)],
+        health=health,
     )
 
 
@@ -97,17 +102,33 @@ def _episode(random: Random) -> Row:
     }
 
 
-def _bar(row: Row, place: int, end_ms: int) -> Row:
+def _incidents(rows: list[Row]) -> list[Row]:
+    """The episodes of a broker and a cause, whenever they were: five to a broker's incident."""
+    incidents: list[Row] = []
+    for key in sorted({(row["follower"], row["cause"]) for row in rows}):
+        own = [row for row in rows if (row["follower"], row["cause"]) == key]
+        own.sort(key=lambda row: row["began_at_ms"])
+        incidents += [_incident(own[at : at + 5]) for at in range(0, len(own), 5)]
+    return incidents
+
+
+def _incident(own: list[Row]) -> Row:
+    members: dict[str, set[int]] = {}
+    for row in own:
+        members.setdefault(row["topic"], set()).add(row["partition"])
+    began_ms = min(row["began_at_ms"] for row in own)
+    ended_ms = max(row["left_at_ms"] + row["out_ms"] for row in own)
     return {
-        "row": place,
-        "first": row["began_at_ms"],
-        "left": row["left_at_ms"],
-        "end": row["rejoined_at_ms"] or end_ms,
-        "cause": row["cause"],
-        "ending": row["ending"],
-        "lagMs": row["lag_ms"],
-        "lagMessages": row["lag_messages"],
-        "flaps": row["flaps"],
+        "broker": own[0]["follower"],
+        "cause": own[0]["cause"],
+        "began_at_ms": began_ms,
+        "ended_at_ms": None if any(row["ending"] == "open" for row in own) else ended_ms,
+        "duration_ms": ended_ms - began_ms,
+        "partitions": sum(map(len, members.values())),
+        "topics": len(members),
+        "members": {topic: sorted(numbers) for topic, numbers in sorted(members.items())},
+        "episodes": own,
+        "episode_count": len(own),
     }
 
 
@@ -177,6 +198,7 @@ def _throttle(broker: int, **judged: Any) -> Row:
         "held_back_s": 790,
         "lag_bytes_first": 13_000_000_000,
         "estimated_ms": estimated_ms,
+        "difference": "as estimated" if estimated_ms else "2 GB left to copy when the record ended",
     }
 
 

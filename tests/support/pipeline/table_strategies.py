@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from insync.telemetry.schemas import REASSIGNMENT, TABLES
+from insync.telemetry.schemas import MIN_ISR, REASSIGNMENT, TABLES
 from insync.telemetry.tables import arrow_schema
 
 Tables = dict[str, list[dict[str, Any]]]
@@ -17,13 +17,24 @@ BROKERS = (1, 2, 3, 4)
 def arrow(tables: Tables) -> dict[str, pa.Table]:
     return {
         name: pa.Table.from_pylist(tables.get(name, []), schema=arrow_schema(TABLES[name]))
-        for name in ("fetches", "appends", "isr", "stalls", "assignments")
+        for name in ("fetches", "appends", "isr", "stalls", "assignments", "configs")
     }
 
 
 @st.composite
 def recorded(draw: st.DrawFn, *, partitions: int = 3) -> Tables:
-    tables: Tables = {"fetches": [], "appends": [], "isr": [], "stalls": [], "assignments": []}
+    tables: Tables = {"fetches": [], "appends": [], "isr": [], "stalls": [], "configs": []}
+    tables["assignments"] = []
+    for _ in range(draw(st.integers(0, 4))):
+        scope = f"broker:{draw(st.sampled_from(BROKERS[:2]))}"
+        tables["configs"].append(
+            {
+                "at_ms": draw(st.sampled_from((-9, 0, 30, 100, 400, 1_500))),
+                "scope": scope + draw(st.sampled_from(("", "/topic:t", "/topic:u"))),
+                "name": draw(st.sampled_from((MIN_ISR, MIN_ISR, MIN_ISR, "log.segment.bytes"))),
+                "value": draw(st.sampled_from(("1", "2", "3"))),
+            }
+        )
     for _ in range(draw(st.integers(0, 3))):
         tables["stalls"].append(
             {

@@ -18,16 +18,33 @@ PATIENCE_MS = 30_000
 def spans(rows: list[Row], *, network: int | None = None, factor: int = 3) -> list[Row]:
     result = []
     settled = settled_of(rows)
+    leaders = [row for row in settled if row["side"] == "leader"]
+    best_first = [highest_inbound(each) for each in (leaders, settled, rows)]
+    destinations_hold_back = {
+        row["at_ms"] // 1_000
+        for row in rows
+        if row["side"] == "follower" and row["held_back_partitions"] > 0
+    }
     for broker, side in sorted({(row["broker"], row["side"]) for row in rows}):
         # A second that was published twice is one second.
         of_side = {
             row["at_ms"]: row for row in rows if (row["broker"], row["side"]) == (broker, side)
         }
         last_ms = max(of_side)
-        for own in in_a_row([of_side[at_ms] for at_ms in sorted(of_side)]):
-            summed = added_up(own) | {"broker": broker, "side": side}
+        seconds = [of_side[at_ms] for at_ms in sorted(of_side)]
+        for own in in_a_row(seconds):
+            summed = added_up(own, closing(own, seconds)) | {"broker": broker, "side": side}
             summed["is_open"] = own[-1]["at_ms"] == last_ms
-            summed["bytes_in_per_s_max"] = inbound(own, rows, settled)
+            choices = [inbound(own, highest) for highest in best_first]
+            inbound_rates = next((rates for rates in choices if rates), [])
+            summed["bytes_in_per_s_max"] = max(inbound_rates, default=None)
+            summed["bytes_in_per_s"] = (
+                ceil(Fraction(sum(inbound_rates), len(inbound_rates))) if inbound_rates else None
+            )
+            copied_at_ms = summed.pop("copied_at_ms")
+            summed["destination_held_back_s"] = sum(
+                at_ms // 1_000 in destinations_hold_back for at_ms in copied_at_ms
+            )
             result.append(summed | judged(summed, network, factor))
     return result
 
@@ -51,16 +68,30 @@ def in_a_row(seconds: list[Row]) -> list[list[Row]]:
     return result
 
 
-def inbound(own: list[Row], rows: list[Row], settled: list[Row]) -> int | None:
-    """IN is the highest inbound rate that any broker had in a second of the span; if there is any
-    other, not in one in which its limit was set."""
-    seconds = {row["at_ms"] // 1_000 for row in own}
-    for candidates in (settled, rows):
-        within = (row["bytes_in"] for row in candidates if row["at_ms"] // 1_000 in seconds)
-        rates: list[int] = [rate for rate in within if rate is not None]
-        if rates:
-            return max(rates)
-    return None
+def closing(own: list[Row], seconds: list[Row]) -> list[Row]:
+    """The second after the span, if its limit went in it: it tells what was left."""
+    after = [row for row in seconds if row["at_ms"] > own[-1]["at_ms"]][:1]
+    return [
+        row
+        for row in after
+        if row["limit_bytes_per_s"] is None and row["at_ms"] - own[-1]["at_ms"] <= GAP_MS_MAX
+    ]
+
+
+def highest_inbound(rows: list[Row]) -> dict[int, int]:
+    """For each second of the clock what clients wrote to the broker that got most."""
+    highest: dict[int, int] = {}
+    for row in rows:
+        second, rate = row["at_ms"] // 1_000, row["bytes_in"]
+        if rate is not None:
+            highest[second] = max(rate, highest.get(second, 0))
+    return highest
+
+
+def inbound(own: list[Row], highest: dict[int, int]) -> list[int]:
+    """IN of each second of the span, where it is known."""
+    seconds = [row["at_ms"] // 1_000 for row in own]
+    return [highest[second] for second in seconds if second in highest]
 
 
 def settled_of(rows: list[Row]) -> list[Row]:
@@ -81,17 +112,20 @@ def settled_of(rows: list[Row]) -> list[Row]:
     return result
 
 
-def added_up(own: list[Row]) -> Row:
+def added_up(own: list[Row], closing: list[Row]) -> Row:
     limit = own[0]["limit_bytes_per_s"]
     sent = sum(row["bytes"] for row in own)
     began_ms, last_ms = own[0]["at_ms"], own[-1]["at_ms"]
-    known = [(row["at_ms"], row["replica_lag_bytes"]) for row in own]
+    known = [(row["at_ms"], row["replica_lag_bytes"]) for row in own + closing]
     known = [(at_ms, lag) for at_ms, lag in known if lag is not None]
     # What was to be copied is the first lag above 0: a leader may learn of it a second late.
     copies_ms = min((at_ms for at_ms, lag in known if lag > 0), default=began_ms)
     copying = [(at_ms, lag) for at_ms, lag in known if at_ms >= copies_ms]
     low, low_at_ms = min(((lag, at_ms) for at_ms, lag in copying), default=(None, None))
-    done_ms = [at_ms for at_ms, lag in copying if lag == 0]
+    done_ms = min((at_ms for at_ms, lag in copying if lag == 0), default=None)
+    copied = [
+        row for row in own + closing if done_ms is not None and copies_ms < row["at_ms"] <= done_ms
+    ]
     return {
         "began_at_ms": began_ms,
         "ended_at_ms": last_ms + 1_000,
@@ -108,26 +142,21 @@ def added_up(own: list[Row]) -> Row:
         "lag_bytes_last": known[-1][1] if known else None,
         "lag_bytes_low": low,
         "lag_low_at_ms": low_at_ms,
-        "real_ms": min(done_ms) - began_ms if done_ms else None,
+        "real_ms": None if done_ms is None else done_ms - copies_ms,
+        "copied_bytes": sum(row["bytes"] for row in copied),
+        "copied_exempt_bytes": sum(row["exempt_bytes"] for row in copied),
+        "copied_at_ms": [row["at_ms"] for row in copied],
     }
 
 
 def judged(span: Row, network: int | None, factor: int) -> Row:
-    limit, inbound_rate = span["limit_bytes_per_s"], span["bytes_in_per_s_max"]
+    limit, inbound_rate = span["limit_bytes_per_s"], span["bytes_in_per_s"]
     first, spare = span["lag_bytes_first"], limit - (inbound_rate or 0)
     below = (
         None
         if network is None or inbound_rate is None
         else network - Fraction(inbound_rate, factor)
     )
-    if inbound_rate is None:
-        verdict = None
-    elif limit <= inbound_rate:
-        verdict = "cannot-finish"
-    elif below is None:
-        verdict = "above-inbound"
-    else:
-        verdict = "safe" if limit < below else "starves-clients"
     if first is None:
         progress = None
     elif span["lag_bytes_last"] == 0:
@@ -135,6 +164,14 @@ def judged(span: Row, network: int | None, factor: int) -> Row:
     else:
         waited_ms = span["ended_at_ms"] - 1_000 - span["lag_low_at_ms"]
         progress = "stuck" if waited_ms >= PATIENCE_MS else "moving"
+    if inbound_rate is None:
+        verdict = "inbound-unknown"
+    elif limit <= inbound_rate:
+        verdict = "below-inbound" if progress == "done" else "cannot-finish"
+    elif below is None:
+        verdict = "above-inbound"
+    else:
+        verdict = "safe" if limit < below else "starves-clients"
     return {
         "estimated_ms": None
         if first is None or spare <= 0

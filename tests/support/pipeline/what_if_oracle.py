@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from insync.pipeline.scenarios import WhatIfGrid
-from insync.pipeline.tables.schemas import COUNTS, WHAT_IF
+from insync.pipeline.tables.schemas import COUNTS, PEAKS, WHAT_IF
 from insync.telemetry.replay import what_if
+from insync.telemetry.replay.histories import by_creation, histories
 from support.pipeline.table_strategies import Tables
 
 
 def by_rules(tables: Tables, grid: WhatIfGrid) -> list[dict[str, Any]]:
     """Every level, by adding up and sorting."""
     sums: dict[tuple[Any, ...], tuple[dict[str, int], list[int]]] = {}
-    each = (
-        pair for some in what_if.by_creation(tables) for pair in what_if.histories(some).items()
-    )
+    each = (pair for some in by_creation(tables) for pair in histories(some).items())
     for (topic, number), history in each:
         for scenario in grid.scenarios():
             verdicts = what_if.replay(
@@ -31,7 +30,10 @@ def by_rules(tables: Tables, grid: WhatIfGrid) -> list[dict[str, Any]]:
             ):
                 counts, delays = sums.setdefault((level, scenario), (dict.fromkeys(COUNTS, 0), []))
                 for name in COUNTS:
-                    counts[name] += getattr(verdicts, name)
+                    value = getattr(verdicts, name)
+                    counts[name] = (
+                        max(counts[name], value) if name in PEAKS else counts[name] + value
+                    )
                 delays.extend(verdicts.detection_ms)
     rows = []
     for (level, scenario), (counts, delays) in sums.items():

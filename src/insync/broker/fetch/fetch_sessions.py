@@ -317,6 +317,10 @@ class FetchSession:
         else:
             partition.requested = requested
             partition.drop_pool_read()
+        if self.follower is not None:
+            # It may have discarded the last answer: it sends a second request before the first is
+            # answered, and what was read for an earlier listing is stale to it.
+            partition.sent_watermark = partition.sent_log_start = -1
         # It is looked at again, and answered only if there is something new.
         self.ready[partition] = None
         self.limited.pop(partition, None)

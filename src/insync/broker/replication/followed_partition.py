@@ -10,12 +10,15 @@
 | `Dropped`    | it is no longer followed, and the leader's fetch session still has to forget it |
 
 A throttled partition that is out of sync is listed only with bytes reserved of the quota. Bytes are
-reserved in turn, and given back when the answer to the request brings less.
+reserved in turn, and given back when the answer to the request brings less. Thousands may be held
+back: a request looks at those whose turn it is, and at the others only when the quota, or what the
+metadata says of them, has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import KeysView
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -107,7 +110,7 @@ class FollowedPartitions:
         self._session_size = 0  # partitions in the leader's fetch session
         # Partitions by state. `_enter` keeps them in step with it.
         self._to_list: dict[FollowedPartition, None] = {}  # in the order of the next request
-        self._held_back: dict[FollowedPartition, None] = {}  # the next in turn first
+        self._held_back: OrderedDict[FollowedPartition, None] = OrderedDict()  # next in turn first
         self._reserved: dict[FollowedPartition, None] = {}  # `ToList` or `Listed`, with bytes
         self._to_forget: dict[FollowedPartition, None] = {}  # in the session, not to be fetched
 
@@ -143,7 +146,10 @@ class FollowedPartitions:
     # Transitions.
 
     def follow(self, replica: Replica) -> bool:
-        """Fetch for the replica; False if that is so already, in its leader epoch."""
+        """Fetch for the replica; False if that is so already, in its leader epoch.
+
+        Called after each change of the partition's state: one held back may be in the ISR now.
+        """
         key = (replica.topic_id, replica.key[1])
         partition = self._partitions.get(key)
         if partition is None:
@@ -152,7 +158,7 @@ class FollowedPartitions:
             partition.replica = replica
             partition.is_watermark_known = False
         elif _is_followed_in(partition.state, replica.epoch):
-            return False
+            return self._list_if_unlimited(partition)
         self._partitions.pop(key, None)  # followed last
         self._partitions[key] = partition
         self.list_again(partition)
@@ -253,7 +259,16 @@ class FollowedPartitions:
             is_unreserved = isinstance(state, Listed) and state.reserved_bytes is None
             if is_unreserved and self._is_limited(partition):
                 self._enter(partition, TO_LIST)
+            else:
+                self._list_if_unlimited(partition)
         return bool(self._to_list or self._held_back)
+
+    def _list_if_unlimited(self, partition: FollowedPartition) -> bool:
+        """List a partition that is held back without need; returns whether it was."""
+        if partition.state is not HELD_BACK or self._is_limited(partition):
+            return False
+        self._enter(partition, TO_LIST)
+        return True
 
     def apply_quota(self) -> None:
         """Hold back what the quota has no bytes for, and reserve bytes for the next in turn."""
@@ -262,11 +277,7 @@ class FollowedPartitions:
         for partition in list(self._to_list):
             if partition.reserved_bytes is None and self._is_limited(partition):
                 self._enter(partition, HELD_BACK)
-        for partition in list(self._held_back):
-            if not self._is_limited(partition):
-                self._enter(partition, TO_LIST)
-        if self._held_back:
-            self._reserve()
+        self._reserve()
         if not self._held_back and not self._reserved:
             self._quota.leave(self._waiter)
 
@@ -275,22 +286,32 @@ class FollowedPartitions:
         settings = self._settings.broker
         partition_bytes = settings.replica_fetch_max_bytes
         response_bytes = settings.replica_fetch_response_max_bytes
-        first = next(iter(self._held_back))
+        first = self._next_in_turn()
+        if first is None:
+            return
         left_bytes = self._quota.reserve(
             self._waiter,
             min(response_bytes, partition_bytes * len(self._held_back)),
             batch_bytes_max=first.replica.batch_bytes_max,
         )
-        for partition in list(self._held_back):
+        while left_bytes > 0 and (partition := self._next_in_turn()) is not None:
             # Only the first may be answered with a batch larger than what is reserved for it.
             is_too_little = left_bytes < partition.replica.batch_bytes_max
-            if left_bytes <= 0 or (partition is not first and is_too_little):
+            if partition is not first and is_too_little:
                 break
             reserved_bytes = min(left_bytes, partition_bytes)
             left_bytes -= reserved_bytes
             self._enter(partition, ToList(reserved_bytes))
         if left_bytes > 0:
             self._quota.settle(left_bytes, 0)
+
+    def _next_in_turn(self) -> FollowedPartition | None:
+        """The next of those held back. One that needs no quota any more is listed instead."""
+        while self._held_back:
+            partition = next(iter(self._held_back))
+            if not self._list_if_unlimited(partition):
+                return partition
+        return None
 
     def count_received(self, partition: FollowedPartition, size_bytes: int) -> None:
         """Count received bytes against those that were reserved for them, if the quota is set."""
@@ -312,11 +333,9 @@ class FollowedPartitions:
 
     def end_reservations(self) -> None:
         """The last answer came. Partitions that it did not bring anything for are next in turn."""
-        waited = list(self._held_back)
-        unserved = list(self._reserved)
-        for partition in unserved:
+        for partition in reversed(list(self._reserved)):
             self._enter(partition, HELD_BACK)
-        self._held_back = dict.fromkeys([*unserved, *waited])
+            self._held_back.move_to_end(partition, last=False)
 
     def _is_limited(self, partition: FollowedPartition) -> bool:
         return self._treatment(partition) is Treatment.LIMITED

@@ -2,8 +2,8 @@
 
 A function of Arrow tables runs on each shard, from one of two sources:
 
-- `from_tables`: any DataFrames. They are shuffled by partition; every shard has all stalls, which
-  belong to brokers.
+- `from_tables`: any DataFrames. They are shuffled by partition; every shard has all stalls and
+  settings, which belong to brokers.
 - `from_export`: the folder of `insync telemetry export`, whose files are split already. Each task
   reads the needed columns of its files with pyarrow; no row passes the JVM.
 """
@@ -33,7 +33,7 @@ Tables = dict[str, pa.Table]
 Columns = Mapping[str, tuple[str, ...]]
 Work = Callable[[Tables], pa.Table]
 
-BY_BROKER: Final = "stalls"
+BY_BROKER: Final = ("stalls", "configs")
 NEEDED: Final = ("fetches", "appends")
 NAMED_MAX: Final = 5  # missing files that a message names
 SEPARATOR: Final = ","
@@ -69,7 +69,7 @@ def from_tables(
             _plain(F.col(column) if column in known else F.lit(None), types[column]).alias(column)
             for column in wide
         ]
-        if name == BY_BROKER:
+        if name in BY_BROKER:
             everywhere = spark.range(count).select(F.col("id").cast("int").alias("shard"))
             placed = frame.crossJoin(everywhere).select(F.lit(name).alias("table"), *own, "shard")
         else:
@@ -96,11 +96,12 @@ def from_export(
     files = exported_files(root)
     sizes = [(root / "fetches" / name).stat().st_size for name in files["fetches"]]
     tasks = assign_files(sizes, min(len(sizes), TASKS_PER_CORE * _cores(spark)))
-    if BY_BROKER in columns:
+    for table in BY_BROKER:
         # Every task reads all of these; most are empty, and skipped here.
-        files[BY_BROKER] = [
-            name for name in files[BY_BROKER] if parquet_reader.count_rows(root / BY_BROKER / name)
-        ]
+        if table in columns:
+            files[table] = [
+                name for name in files[table] if parquet_reader.count_rows(root / table / name)
+            ]
     read = _OfFiles(root, files, tasks, columns, work)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
@@ -211,17 +212,17 @@ class _OfFiles:
         self._work = work
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stalls = None
+        of_brokers: Tables = {}
         for batch in batches:
             for number in chain.from_iterable(
                 self._tasks[task] for task in batch.column("id").to_pylist()
             ):
                 tables = {}
                 for table, columns in self._columns.items():
-                    if table == BY_BROKER:
-                        if stalls is None:
-                            stalls = self._read_all(table, columns)
-                        tables[table] = stalls
+                    if table in BY_BROKER:
+                        if table not in of_brokers:
+                            of_brokers[table] = self._read_all(table, columns)
+                        tables[table] = of_brokers[table]
                     elif self._files[table]:
                         tables[table] = self._read(table, self._files[table][number], columns)
                     else:

@@ -16,6 +16,7 @@ from insync.pipeline.replay.state import (
     UNKNOWN,
     Replay,
     Watermark,
+    is_long_stall,
     raise_watermark,
 )
 from insync.rules.append_times import RESOLUTION_PARTS
@@ -136,6 +137,8 @@ def advance_watermark(replay: Replay) -> None:
             lowest = follower.end
             if lowest <= partition.watermark:
                 return
+    if lowest > partition.watermark:
+        end_stall(replay)
     watermark = raise_watermark(
         Watermark(partition.watermark, partition.blocked_since),
         lowest,
@@ -143,6 +146,17 @@ def advance_watermark(replay: Replay) -> None:
         partition.now,
     )
     partition.watermark, partition.blocked_since = watermark.offset, watermark.blocked_since
+
+
+@inner
+def end_stall(replay: Replay) -> None:
+    """The watermark moves, or the epoch ends: acks=all waited until now."""
+    partition, verdicts = replay.partition, replay.verdicts
+    if partition.blocked_since != NONE:
+        stall_ms = partition.now - partition.blocked_since
+        verdicts.acks_all_stall_ms_max = max(verdicts.acks_all_stall_ms_max, stall_ms)
+        if is_long_stall(stall_ms, replay.scenario.fetch_wait_ms):
+            verdicts.acks_all_stall_ms += stall_ms
 
 
 # The append times that the policy true-lag keeps.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from insync.pipeline.replay.compiling import compiled
-from insync.pipeline.replay.events import IsrChanges, Shard, moves_of
+from insync.pipeline.replay.events import IsrChanges, Minimums, Shard, minimums_of, moves_of
 from insync.pipeline.replay.kernel import replay_scenario
 from insync.pipeline.replay.ordering import (
     OrderedPartition,
@@ -56,7 +56,6 @@ def parameters(grid: WhatIfGrid) -> Array:
         row["max_messages"] = scenario.lag_max_messages or 0
         row["has_half_period_check"] = scenario.half_period_check
         row["fetch_wait_ms"] = grid.fetch_wait_max_ms
-        row["min_isr"] = grid.min_insync_replicas
     return rows
 
 
@@ -69,8 +68,9 @@ def replay(
         delays = np.empty(room, np.int64)
         output = Output(verdicts, delays)
         needed = replay_partitions(
-            shard.events, shard.changes, shard.stalls, _with_least(scenarios), output, stretch
-        )
+            shard.events, shard.changes, shard.stalls, shard.minimums, _with_least(scenarios),
+            output, stretch,
+        )  # fmt: skip
         if needed <= room:
             return Replayed(verdicts.view(np.int64).reshape(*shape, len(VERDICTS)), delays[:needed])
         room = needed
@@ -90,14 +90,15 @@ def _with_least(rows: Array) -> Scenarios:
     least = np.zeros(1, SCENARIO)
     least["limit_ms"] = rows["limit_ms"].min(initial=ALWAYS)
     of_messages = rows["max_messages"][rows["policy"] == MESSAGES]
+    least["fetch_wait_ms"] = rows["fetch_wait_ms"].max(initial=0)  # all have the same
     least["max_messages"] = of_messages.min(initial=ALWAYS)
     return Scenarios(rows, least)
 
 
 @compiled
 def replay_partitions(
-    shard: ShardEvents, changes: IsrChanges, all_stalls: Array, scenarios: Scenarios,
-    output: Output, stretch: int,
+    shard: ShardEvents, changes: IsrChanges, all_stalls: Array, minimums: Minimums,
+    scenarios: Scenarios, output: Output, stretch: int,
 ) -> int:  # fmt: skip
     """Returns how many detection delays there are, also those that found no room."""
     largest = len(shard.events)
@@ -114,7 +115,8 @@ def replay_partitions(
         marks = epochs[-1].past_event // stretch + 2 * len(epochs) + 1
         history = History(
             shard.events, epochs, shard.append_at, shard.append_ends, moves_of(changes, code, ids),
-            stalls_of(all_stalls, epochs, shard.events, ids), in_isr_at_start,
+            stalls_of(all_stalls, epochs, shard.events, ids),
+            minimums_of(minimums, code, epochs, ids), in_isr_at_start,
             np.empty(marks, MARK), np.empty((marks, replicas), FACTS),
         )  # fmt: skip
         followers = np.empty(replicas, FOLLOWER)
@@ -125,7 +127,7 @@ def replay_partitions(
                 history,
                 Replay(
                     followers, partition[0], scenarios.rows[number], output.verdicts[code, number],
-                    entries, unstalled_at, reads, output.delays,
+                    entries, unstalled_at, reads, history.minimums, output.delays,
                 ),
             )  # fmt: skip
     return partition[0].delays

@@ -17,8 +17,18 @@ from insync.pipeline.io.columns import BadTables, check_columns
 from insync.pipeline.replay.assignments import ASSIGNMENT_COLUMNS, Assigned, assigned
 from insync.pipeline.replay.compiling import compiled, inlined, inner
 from insync.pipeline.replay.ordering import NO_SEQ, Rows, ShardEvents, with_room
-from insync.pipeline.replay.state import APPEND, BEGAN, FAILED, FETCH, MOVE, NONE, Array
-from insync.telemetry.schemas import ISR, OK, REASSIGNMENT
+from insync.pipeline.replay.state import (
+    APPEND,
+    BEGAN,
+    FAILED,
+    FETCH,
+    MINIMUM,
+    MOVE,
+    NEVER,
+    NONE,
+    Array,
+)
+from insync.telemetry.schemas import ISR, MIN_ISR, OK, REASSIGNMENT
 from insync.telemetry.tables import with_optional_columns
 
 SEQ_MAX: Final = 2**61
@@ -36,6 +46,7 @@ ISR_COLUMNS: Final = (
     "topic", "partition", "at_ms", "leader_epoch", "version", "isr_before", "replica", "cause",
 )  # fmt: skip
 STALL_COLUMNS: Final = ("broker", "at_ms", "stall_ms")
+CONFIG_COLUMNS: Final = ("at_ms", "scope", "name", "value")
 
 COLUMNS: Final = {
     "fetches": FETCH_COLUMNS,
@@ -43,6 +54,7 @@ COLUMNS: Final = {
     "isr": ISR_COLUMNS,
     "assignments": ASSIGNMENT_COLUMNS,
     "stalls": STALL_COLUMNS,
+    "configs": CONFIG_COLUMNS,
 }
 
 
@@ -75,6 +87,16 @@ class IsrChanges(NamedTuple):
     moves: Array  # the first epoch without a replica, and its broker; in order
 
 
+class Minimums(NamedTuple):
+    """min.insync.replicas over time, for each leader. Topics without a value of their own share
+    the first group."""
+
+    group: Array  # per partition
+    bounds: Array  # per group
+    rows: Array  # leader, since, value; in order
+    default: int  # where nothing is recorded
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
     """The events of some partitions, and what else their replay needs."""
@@ -84,6 +106,7 @@ class Shard:
     events: ShardEvents
     changes: IsrChanges
     stalls: Array  # broker, began, length; in order
+    minimums: Minimums
 
 
 def shard(
@@ -92,7 +115,11 @@ def shard(
     isr: pa.Table | None,
     stalls: pa.Table | None,
     assignments: pa.Table | None = None,
+    configs: pa.Table | None = None,
+    *,
+    min_insync_replicas: int | None = None,
 ) -> Shard:
+    """`min_insync_replicas` is that of all topics; None: as `configs` recorded it."""
     check_columns("fetches", fetches.column_names, FETCH_COLUMNS)
     check_columns("appends", appends.column_names, APPEND_COLUMNS)
     topics, partitions, coded = codes([fetches, appends])
@@ -102,7 +129,8 @@ def shard(
     changes = _changes(isr, assigned(assignments), topics, partitions)
     more_brokers = len(changes.first_members)
     events = with_room(fetched, fetch_bounds, appended, append_bounds, more_brokers=more_brokers)
-    return Shard(topics, partitions, events, changes, _stalls(stalls))
+    minimums = _minimums(None if min_insync_replicas else configs, topics, min_insync_replicas or 1)
+    return Shard(topics, partitions, events, changes, _stalls(stalls), minimums)
 
 
 def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Rows, Array]:
@@ -113,12 +141,12 @@ def fetch_rows(fetches: pa.Table, code: Array) -> tuple[Rows, Array]:
     position, offset = numbers(leader_end, NONE), numbers(fetches["offset"])
     rows = _rows(fetches, FETCH, position, numbers(fetches["follower"]), offset)
     read_ms, repeats = numbers(fetches["read_ms"], 0), numbers(fetches["repeats"], 1)
-    are_ok = _are_ok(fetches["outcome"])
-    is_each_one = are_ok.all() and read_ms.max(initial=0) <= 0 and repeats.max(initial=0) <= 1
+    is_ok = are_ok(fetches["outcome"])
+    is_each_one = is_ok.all() and read_ms.max(initial=0) <= 0 and repeats.max(initial=0) <= 1
     if is_each_one and are_all_usable(rows):
         return rows, code
     more = np.empty((4, len(code)), np.int64)
-    more[X_READ_MS], more[X_IS_OK], more[X_REPEATS] = read_ms, are_ok, repeats
+    more[X_READ_MS], more[X_IS_OK], more[X_REPEATS] = read_ms, is_ok, repeats
     more[X_LAST_AT] = numbers(fetches["last_at_ms"], NONE)
     count = count_events(rows, more)
     if count > EVENTS_MAX:
@@ -167,7 +195,7 @@ def _narrowed(column: Array, kind: Any) -> Array:
     return column.astype(kind, copy=False)
 
 
-def _are_ok(outcomes: pa.ChunkedArray) -> Array:
+def are_ok(outcomes: pa.ChunkedArray) -> Array:
     """Whether each is OK; a single True if the column has no other outcome."""
     if pa.types.is_dictionary(outcomes.type):
         values = (value for chunk in outcomes.chunks for value in chunk.dictionary.to_pylist())
@@ -329,6 +357,59 @@ def _stalls(stalls: pa.Table | None) -> Array:
     check_columns("stalls", stalls.column_names, STALL_COLUMNS)
     rows = np.stack([numbers(stalls[name]) for name in STALL_COLUMNS], axis=1)
     return rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+
+
+def _minimums(configs: pa.Table | None, topics: Array, default: int) -> Minimums:
+    """At each moment the latest value of a topic, else the latest of its leader, else the default:
+    as `recorded_settings.with_settings` does it in Spark."""
+    settings: dict[int, dict[str, list[tuple[int, str]]]] = {}  # by leader and topic
+    if configs is not None:
+        check_columns("configs", configs.column_names, CONFIG_COLUMNS)
+        for row in configs.filter(pc.equal(configs["name"], MIN_ISR)).to_pylist():
+            broker, _, topic = row["scope"].partition("/topic:")
+            of_leader = settings.setdefault(int(broker.removeprefix("broker:")), {})
+            of_leader.setdefault(topic, []).append((row["at_ms"], row["value"]))
+    own = sorted({topic for of_leader in settings.values() for topic in of_leader if topic})
+    rows: list[tuple[int, int, int]] = []
+    bounds = [0]
+    for topic in ("", *own):
+        for leader, of_leader in sorted(settings.items()):
+            scopes = [sorted(of_leader.get(scope, ())) for scope in dict.fromkeys((topic, ""))]
+            for at_ms in sorted({at_ms for values in scopes for at_ms, _ in values}):
+                by_then = (
+                    [value for since, value in values if since <= at_ms] for values in scopes
+                )
+                value = next(values[-1] for values in by_then if values)
+                rows.append((leader, at_ms, int(value)))
+        bounds.append(len(rows))
+    group_of = {topic: number for number, topic in enumerate(own, start=1)}
+    return Minimums(
+        np.array([group_of.get(topic, 0) for topic in topics], np.int64),
+        np.array(bounds, np.int64),
+        np.array(rows, np.int64).reshape(-1, 3),
+        default,
+    )
+
+
+@compiled
+def minimums_of(minimums: Minimums, code: int, epochs: Array, ids: Array) -> Array:
+    """The values that each epoch's leader recorded; before the first, the default."""
+    group = minimums.group[code]
+    low, high = minimums.bounds[group], minimums.bounds[group + 1]
+    values = np.empty((high - low + 1) * len(epochs), MINIMUM)
+    count = 0
+    for index in range(len(epochs)):
+        epoch = epochs[index]
+        epoch.first_minimum = count
+        values[count].since, values[count].min_isr = NEVER, minimums.default
+        count += 1
+        for at in range(low, high):
+            if minimums.rows[at, 0] == ids[epoch.leader]:
+                values[count].since = minimums.rows[at, 1]
+                values[count].min_isr = minimums.rows[at, 2]
+                count += 1
+        epoch.past_minimum = count
+    return values[:count]
 
 
 @inner

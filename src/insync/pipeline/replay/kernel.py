@@ -11,6 +11,7 @@ from insync.pipeline.replay.compiling import compiled, inner
 from insync.pipeline.replay.deadlines import (
     add_entry,
     advance_watermark,
+    end_stall,
     find_entry,
     holds_watermark,
     out_at,
@@ -65,9 +66,10 @@ def replay_scenario(history: History, replay: Replay) -> None:
         while move < len(history.moves) and history.moves[move].epoch <= epoch.number:
             remove_replica(replay, history.moves[move].replica)
             move += 1
-        begin_epoch(replay, epoch.leader, epoch.start)
+        begin_epoch(replay, epoch)
         replay_epoch(history, replay, epoch)
         apply_due(replay, partition.now)
+        end_stall(replay)
         for number in range(len(replay.followers)):
             if number != epoch.leader:
                 judge_lag(replay, number)
@@ -90,6 +92,7 @@ def replay_epoch(history: History, replay: Replay, epoch: Record) -> None:
         stalled_at = stalls[stall].ended if stall < epoch.past_stall else ALWAYS
         if can_skip and marks[mark].until < stalled_at and may_skip(marks[mark], replay.scenario):
             has_skipped = True
+            skip_stalls(replay, marks[mark])
             continue
         if has_skipped:
             resume(history, replay, mark, epoch.first_append)
@@ -108,6 +111,14 @@ def replay_epoch(history: History, replay: Replay, epoch: Record) -> None:
         )
     if has_skipped:
         resume(history, replay, epoch.last_mark, epoch.first_append)
+
+
+@inner
+def skip_stalls(replay: Replay, mark: Record) -> None:
+    """Add the stalls of acks=all that ended in a stretch that is skipped."""
+    verdicts = replay.verdicts
+    verdicts.acks_all_stall_ms += mark.stall_ms
+    verdicts.acks_all_stall_ms_max = max(verdicts.acks_all_stall_ms_max, mark.stall_ms_max)
 
 
 @inner
@@ -237,8 +248,11 @@ def serve_fetch(replay: Replay, event: Record, requested_at: int) -> None:
         if follower.out_since == NONE:
             follower.out_since = partition.now
             follower.is_evicted = 0
-        elif is_silent(replay, number):
-            follower.keeps_fetching = 0
+        else:
+            if is_silent(replay, number):
+                follower.keeps_fetching = 0
+            if follower.back_since == NONE:
+                follower.back_since = partition.now
     follower.last_fetch_at = partition.now
     if (
         not was_in_isr
@@ -372,10 +386,14 @@ def begin_record(history: History, replay: Replay) -> None:
 
 
 @inner
-def begin_epoch(replay: Replay, leader: int, start: int) -> None:
+def begin_epoch(replay: Replay, epoch: Record) -> None:
     partition = replay.partition
-    now = partition.now
+    now, leader, start = partition.now, epoch.leader, epoch.start
     partition.leader = leader
+    partition.minimum, partition.past_minimum = epoch.first_minimum, epoch.past_minimum
+    partition.min_isr_max = 0
+    for at in range(epoch.first_minimum, epoch.past_minimum):
+        partition.min_isr_max = max(partition.min_isr_max, replay.minimums[at].min_isr)
     if not replay.followers[leader].in_isr:
         add_present(replay, leader)
         replay.followers[leader].in_isr = 1
@@ -419,8 +437,8 @@ def add_present(replay: Replay, number: int) -> None:
 def is_isr_complete(replay: Replay) -> bool:
     """All are in the ISR, and enough: as long as none leaves, time changes no verdict."""
     partition = replay.partition
-    min_isr = min(replay.scenario.min_isr, partition.known)
-    return partition.isr_size == partition.present and partition.isr_size >= min_isr
+    min_isr_max = min(partition.min_isr_max, partition.known)
+    return partition.isr_size == partition.present and partition.isr_size >= min_isr_max
 
 
 @inner

@@ -43,6 +43,7 @@ from insync.pipeline.replay.state import (
     copy_facts,
     has_facts,
     integers,
+    is_long_stall,
     raise_watermark,
 )
 
@@ -53,6 +54,9 @@ MARK: Final = integers(
     # From here to the next mark: how long it is, and the largest value of each policy's measure.
     "until", "caught_up_ms", "caught_up_served_ms", "lag_began_ms", "silent_ms", "messages",
     "true_lag_ms", "lacking_ms",
+    # Of the stalls of acks=all that ended in it: those longer than the record resolves, added up,
+    # and the longest.
+    "stall_ms", "stall_ms_max",
 )  # fmt: skip
 
 
@@ -166,6 +170,8 @@ def mark_epoch(
             follower.last_fetch_at = now
             if was_lowest:
                 lowest = lowest_end(followers, leader, end)
+                if lowest > watermark.offset and watermark.blocked_since != NONE:
+                    add_stall(mark, now - watermark.blocked_since, least.fetch_wait_ms)
                 watermark = raise_watermark(watermark, lowest, end, now)
         elif event.kind == APPEND:
             if event.offset > end:
@@ -196,6 +202,13 @@ def mark_epoch(
 
 
 @inlined
+def add_stall(mark: Record, stall_ms: int, fetch_wait_ms: int) -> None:
+    mark.stall_ms_max = max(mark.stall_ms_max, stall_ms)
+    if is_long_stall(stall_ms, fetch_wait_ms):
+        mark.stall_ms += stall_ms
+
+
+@inlined
 def first_missing(ends: Array, near: int, offset: int) -> int:
     """The first append that ends past an offset; `near` is where to begin to look."""
     while near < len(ends) and ends[near] <= offset:
@@ -213,6 +226,7 @@ def begin_mark(
     mark.watermark, mark.blocked_since = watermark.offset, watermark.blocked_since
     mark.until = mark.caught_up_ms = mark.caught_up_served_ms = mark.lag_began_ms = -ALWAYS
     mark.silent_ms = mark.messages = mark.true_lag_ms = mark.lacking_ms = -ALWAYS
+    mark.stall_ms = mark.stall_ms_max = 0
     for number in range(len(followers)):
         copy_facts(followers[number], facts[number])
 

@@ -55,10 +55,10 @@ EPOCH: Final = integers(
     "first_append", "past_append",  # among the partition's appends
     "first_stall", "past_stall",
     "first_mark", "last_mark",
+    "first_minimum", "past_minimum",
 )  # fmt: skip
 SCENARIO: Final = integers(
     "policy", "limit_ms", "max_messages", "has_half_period_check", "holds_reads", "fetch_wait_ms",
-    "min_isr",
 )  # fmt: skip
 
 # The first fields of a follower are facts. While it is in sync and its leader does not stall, they
@@ -80,6 +80,7 @@ FOLLOWER: Final = integers(
     "entry",  # the first entry of the append times past its end
     "over_since", "is_missed",  # true lag above the limit, while it is in the ISR
     "out_since", "is_evicted", "detection_ms", "has_passed", "keeps_fetching", "under_min_ms",
+    "back_since",  # its first fetch since it was evicted
     "presence",
 )  # fmt: skip
 PARTITION: Final = integers(
@@ -90,10 +91,12 @@ PARTITION: Final = integers(
     "entries", "first_entry", "shift_ms", "started_at",  # of the append times
     "appends", "stalled_ms", "started_unstalled_at",
     "reads", "delays",
+    "minimum", "past_minimum", "min_isr_max",  # min.insync.replicas in this epoch
 )  # fmt: skip
 VERDICTS: Final = integers(  # as in `what_if.Verdicts`
     "shrinks", "expands", "flaps", "out_ms", "false_evictions", "missed", "missed_ms",
-    "under_min_ms", "under_min_fetching_ms", "watermark_stall_ms", "delays",
+    "under_min_ms", "under_min_fetching_ms", "watermark_stall_ms", "catch_up_ms",
+    "acks_all_stall_ms", "acks_all_stall_ms_max", "delays",
 )  # fmt: skip
 DELAYS: Final = VERDICTS.names.index("delays")
 
@@ -101,6 +104,7 @@ DELAYS: Final = VERDICTS.names.index("delays")
 ENTRY: Final = integers("end", "opened_at", "last_at")
 READ: Final = integers("row", "follower", "requested_at", "is_holding")
 STALL: Final = integers("began", "ended", "length")
+MINIMUM: Final = integers("since", "min_isr")  # in force until the next one
 MOVE: Final = integers("epoch", "replica")  # the first epoch without that replica
 
 
@@ -113,6 +117,7 @@ class History(NamedTuple):
     append_ends: Array
     moves: Array  # MOVE
     stalls: Array  # STALL
+    minimums: Array  # MINIMUM
     in_isr_at_start: Array
     marks: Array  # MARK
     facts: Array  # FACTS of every follower at every mark
@@ -131,6 +136,7 @@ class Replay(NamedTuple):
     entries: Array  # ENTRY
     unstalled_at: Array  # times of the epoch's appends, less the stalls before
     reads: Array  # READ, those that are pending
+    minimums: Array  # MINIMUM
     delays: Array  # detection delays of all partitions and scenarios
 
 
@@ -206,6 +212,12 @@ def has_facts(follower: Record, facts: Record) -> bool:
         and follower.judged_until == facts.judged_until
         and follower.last_fetch_at == facts.last_fetch_at
     )
+
+
+@inlined
+def is_long_stall(stall_ms: int, fetch_wait_ms: int) -> bool:
+    """Longer than the record resolves; a shorter one is what replication takes."""
+    return stall_ms > 2 * fetch_wait_ms
 
 
 @inlined

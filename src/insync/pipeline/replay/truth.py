@@ -11,12 +11,30 @@ from insync.pipeline.replay.state import ALWAYS, NONE, Replay
 
 @inner
 def advance_time(replay: Replay, to: int) -> None:
+    """In steps that end where min.insync.replicas changes."""
+    partition, minimums = replay.partition, replay.minimums
+    if to == partition.now or partition.isr_size == len(replay.followers):
+        partition.now = to
+        return
+    while True:
+        following = partition.minimum + 1
+        while following < partition.past_minimum and minimums[following].since <= partition.now:
+            following += 1
+        partition.minimum = following - 1
+        until = to
+        if following < partition.past_minimum:
+            until = min(to, minimums[following].since)
+        pass_time(replay, until, minimums[partition.minimum].min_isr)
+        if until == to:
+            return
+
+
+@inner
+def pass_time(replay: Replay, to: int, min_isr: int) -> None:
     partition, verdicts = replay.partition, replay.verdicts
     passed = to - partition.now
     partition.now = to
-    if passed == 0 or partition.isr_size == len(replay.followers):
-        return
-    is_under = partition.isr_size < min(replay.scenario.min_isr, partition.known)
+    is_under = partition.isr_size < min(min_isr, partition.known)
     for number in range(len(replay.followers)):
         follower = replay.followers[number]
         if follower.out_since != NONE:
@@ -91,6 +109,7 @@ def open_episode(replay: Replay, number: int) -> None:
     follower.is_evicted = 1
     follower.has_passed = 0
     follower.under_min_ms = 0
+    follower.back_since = NONE
     follower.detection_ms = 0 if follower.over_since == NONE else now - follower.over_since
     follower.keeps_fetching = not is_silent(replay, number)
     if passes_limit_at(replay, number) <= now:
@@ -106,6 +125,8 @@ def close_episode(replay: Replay, number: int, has_returned: bool) -> None:
         return
     if not follower.has_passed:
         verdicts.false_evictions += 1
+    if follower.back_since != NONE:
+        verdicts.catch_up_ms += replay.partition.now - follower.back_since
     if has_returned and replay.partition.now - since <= replay.scenario.limit_ms:
         verdicts.flaps += 1
     if follower.keeps_fetching and not is_silent(replay, number):

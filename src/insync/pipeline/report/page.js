@@ -29,10 +29,11 @@
     const raw = Math.max(1, high / count);
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw && Number.isInteger(each));
-    const ticks = [];
-    for (let value = 0; value <= high * 1.0001; value += step) ticks.push(value);
-    return ticks;
+    return upTo(high, step);
   };
+  const upTo = (high, step) => Array.from({ length: Math.floor((high * 1.0001) / step) + 1 }, (_, at) => at * step);
+  // Durations are round on a clock: 30 s, not 25.
+  const durationTicks = (high, count) => upTo(high, data.steps.find((step) => step * count >= high) ?? data.steps.at(-1));
   const short = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(3).replace(/\.?0+$/, ""));
   const duration = (ms) => {
     if (ms === null || ms === undefined) return "unknown";
@@ -47,19 +48,6 @@
     return `${short(Math.round(value))} ${unit}`;
   };
   const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 19);
-  const clock = (ms, step) => {
-    const iso = new Date(ms).toISOString();
-    if (step >= 86400000) return iso.slice(5, 10);
-    return step >= 60000 ? iso.slice(11, 16) : step >= 1000 ? iso.slice(11, 19) : iso.slice(17, 23);
-  };
-  const timeTicks = (from, to, count) => {
-    const steps = [100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
-    const step = steps.find((each) => (to - from) / each <= count) || 6048e5 * Math.ceil((to - from) / count / 6048e5);
-    const ticks = [];
-    for (let at = Math.ceil(from / step) * step; at <= to; at += step) ticks.push(at);
-    return { step, at: ticks };
-  };
-
   // The tip follows the pointer and stays inside the window. Lines are text, never markup.
   const show = (event, lines) => {
     tip.replaceChildren(...lines.flatMap(({ color, words, strong }, at) => {
@@ -85,13 +73,55 @@
     box.prepend(svg);
     return { svg, width };
   };
-  const timeAxis = (svg, x, { from, to, top, bottom, width, named = true }) => {
-    const { step, at } = timeTicks(from, to, Math.max(3, Math.floor(width / 90)));
-    for (const each of at) {
-      const half = step >= 60000 ? 16 : 26;
-      svg.append(line(x(each), top, x(each), bottom, "grid"));
-      if (named && x(each) >= half && x(each) + half <= x(to) + 8) svg.append(text(x(each), bottom + 16, clock(each, step), { "text-anchor": "middle" }));
+  // Round moments come with the data, for each number of them that may have room.
+  const timeAxis = (svg, x, { to, top, bottom, width, named = true }) => {
+    const count = Math.min(12, Math.max(3, Math.floor(width / 90)));
+    let free = 0;
+    for (const [at, words] of data.ticks[count]) {
+      const half = 3.3 * words.length;
+      svg.append(line(x(at), top, x(at), bottom, "grid"));
+      if (!named || x(at) - half < free || x(at) + half > x(to) + 8) continue;
+      svg.append(text(x(at), bottom + 16, words, { "text-anchor": "middle" }));
+      free = x(at) + half + 4;
     }
+    if (named) svg.append(text(x(to), bottom + 32, "time, UTC", { "text-anchor": "end" }));
+  };
+  const AXIS = 40;  // below a chart, for its moments and "time, UTC"
+
+  // A chart that is read off at one of several positions, by a pointer or with the arrow keys.
+  const readable = (svg, { label, box: [left, top, width, height], positions, x, lines, marked = true }) => {
+    const cursor = line(0, top, 0, top + height, "cursor");
+    cursor.setAttribute("visibility", "hidden");
+    const ground = el("rect", { x: left, y: top, width, height, fill: "transparent", tabindex: 0, role: "slider", "aria-label": `${label}; arrow keys read it off`, "aria-valuemin": 0, "aria-valuemax": positions.length - 1 });
+    let now = 0;
+    const read = (index, event) => {
+      now = index;
+      const at = x(positions[index]);
+      const words = lines(index);
+      cursor.setAttribute("x1", at); cursor.setAttribute("x2", at);
+      cursor.setAttribute("visibility", marked ? "visible" : "hidden");
+      ground.setAttribute("aria-valuenow", index);
+      ground.setAttribute("aria-valuetext", words.map((each) => each.words).join("; "));
+      const frame = svg.getBoundingClientRect();
+      show(event ?? { clientX: frame.left + at, clientY: frame.top + top + 40 }, words);
+    };
+    const leave = () => { hide(); cursor.setAttribute("visibility", "hidden"); };
+    ground.setAttribute("aria-valuenow", now);
+    ground.addEventListener("pointermove", (event) => {
+      const at = event.clientX - svg.getBoundingClientRect().left;
+      read(positions.reduce((near, each, index) => (Math.abs(x(each) - at) < Math.abs(x(positions[near]) - at) ? index : near), 0), event);
+    });
+    ground.addEventListener("pointerleave", leave);
+    ground.addEventListener("blur", leave);
+    ground.addEventListener("focus", () => { if (ground.matches(":focus-visible")) read(now); });
+    ground.addEventListener("keydown", (event) => {
+      const steps = { ArrowLeft: now - 1, ArrowDown: now - 1, ArrowRight: now + 1, ArrowUp: now + 1, PageDown: now - 10, PageUp: now + 10, Home: 0, End: positions.length - 1 };
+      if (event.key === "Escape") leave();
+      if (!(event.key in steps)) return;
+      event.preventDefault();
+      read(Math.max(0, Math.min(positions.length - 1, steps[event.key])));
+    });
+    svg.append(cursor, ground);
   };
   const legendButton = (mark, words, note, toggle) => {
     const button = html("button", { type: "button", "aria-pressed": "true" }, mark, words);
@@ -104,53 +134,71 @@
     return button;
   };
 
-  // Replicas out of sync.
+  // Incidents: a lane per broker and cause. A bar opens its incident in the list below.
 
   const hiddenCauses = new Set();
-  const timeline = (box) => {
-    const { replicas, bars } = data.timeline;
+  const openIncident = (at) => {
+    const entry = document.getElementById(`incident-${at}`);
+    for (let node = entry; node; node = node.parentElement.closest("details")) { node.hidden = false; node.open = true; }
+    entry.scrollIntoView({ block: "nearest" });
+    entry.querySelector("summary").focus();
+  };
+  const incidents = (box) => {
+    const { lanes, bars } = data.incidents;
     const [from, to] = data.span;
     const narrow = box.clientWidth < 560;
     const row = narrow ? 38 : 26;
-    const left = narrow ? 0 : Math.min(230, 40 + 7 * Math.max(...replicas.map((each) => each.partition.length + 6)));
-    const top = 4, bottom = top + row * replicas.length;
-    const { svg, width } = canvas(box, bottom + 24);
-    const x = linear(from, to, left + 4, width - 6);
-    timeAxis(svg, x, { from, to, top, bottom, width: width - left });
-    replicas.forEach((each, at) => {
+    const names = lanes.map((each) => `broker ${each.broker}, ${each.cause}`);
+    const left = narrow ? 0 : 16 + 6.6 * Math.max(...names.map((each) => each.length));
+    const top = 4, bottom = top + row * lanes.length;
+    const { svg, width } = canvas(box, bottom + AXIS);
+    const x = linear(from, to, left + 4, width - 8);
+    timeAxis(svg, x, { to, top, bottom, width: width - left });
+    names.forEach((name, at) => {
       const y = top + at * row;
       svg.append(line(0, y + row, width, y + row, "grid"));
-      const name = text(0, narrow ? y + 14 : y + row / 2 + 4, "", { class: "name" });
-      const room = Math.floor((narrow ? width : left) / 7) - 6;
-      const shown = each.partition.length > room ? `${each.partition.slice(0, room - 1)}…` : each.partition;
-      name.append(el("tspan", {}, shown), el("tspan", { fill: "var(--soft)" }, `  on ${each.broker}`), el("title", {}, `${each.partition} on broker ${each.broker}`));
-      svg.append(name);
+      svg.append(text(0, narrow ? y + 14 : y + row / 2 + 4, name, { class: "name" }));
     });
-    for (const bar of bars) {
-      const y = top + bar.row * row + (narrow ? 19 : 5), height = narrow ? 14 : row - 10;
+    const groups = bars.map((bar, at) => {
+      const y = top + bar.lane * row + (narrow ? 19 : 5), height = narrow ? 14 : row - 10;
       const color = `var(--${bar.cause})`;
-      const leaves = bar.left ?? bar.first;
-      const group = el("g", { class: hiddenCauses.has(bar.cause) ? "bar dim" : "bar", "data-cause": bar.cause });
-      if (x(leaves) - x(bar.first) > 1) group.append(el("rect", { x: x(bar.first), y: y + height / 2 - 1.5, width: x(leaves) - x(bar.first), height: 3, fill: color, opacity: 0.6 }));
-      group.append(el("rect", { x: x(leaves), y, width: Math.max(4, x(bar.end) - x(leaves)), height, rx: 3, fill: color }));
-      if (bar.ending === "open") group.append(el("path", { d: `M${x(bar.end)} ${y}l7 ${height / 2}l-7 ${height / 2}z`, fill: color }));
-      const where = replicas[bar.row];
       const lines = [
-        { words: `${where.partition} on broker ${where.broker}`, strong: true },
-        { words: `${bar.cause}: ${data.causes[bar.cause]}`, color },
-        { words: `${moment(bar.first)}: first cause` },
+        { words: `${names[bar.lane]}: ${data.causes[bar.cause]}`, strong: true },
+        { words: bar.extent, color },
+        { words: `${moment(bar.began)}: first cause` },
+        { words: bar.open ? `still open after ${duration(bar.ms)}` : `${moment(bar.ended)}: over after ${duration(bar.ms)}` },
       ];
-      if (bar.left !== null) lines.push({ words: `${moment(bar.left)}: left, ${duration(bar.left - bar.first)} later` });
-      const endings = { open: `still out after ${duration(bar.end - leaves)}`, rejoined: `${moment(bar.end)}: back after ${duration(bar.end - leaves)}`, "moved-away": `${moment(bar.end)}: moved away after ${duration(bar.end - leaves)}` };
-      lines.push({ words: endings[bar.ending] ?? "its return is not recorded" });
-      if (bar.lagMs !== null) lines.push({ words: `lag when it left: ${duration(bar.lagMs)}, ${short(bar.lagMessages)} messages` });
-      if (bar.flaps > 1) lines.push({ words: `one of ${bar.flaps} in a row` });
+      const group = el("g", { class: hiddenCauses.has(bar.cause) ? "bar dim" : "bar", "data-cause": bar.cause, role: "button", tabindex: at ? -1 : 0, "aria-label": `${lines.map((each) => each.words).join("; ")}; Enter shows its partitions` });
+      const end = Math.min(x(bar.ended), width - 8);
+      group.append(el("rect", { x: x(bar.began), y, width: Math.max(4, end - x(bar.began)), height, rx: 3, fill: color }));
+      if (bar.open) group.append(el("path", { d: `M${end} ${y}l7 ${height / 2}l-7 ${height / 2}z`, fill: color }));
       group.addEventListener("pointermove", (event) => show(event, lines));
       group.addEventListener("pointerleave", hide);
-      svg.append(group);
-    }
+      group.addEventListener("blur", hide);
+      group.addEventListener("focus", () => {
+        const frame = group.getBoundingClientRect();
+        if (group.matches(":focus-visible")) show({ clientX: frame.left, clientY: frame.top }, lines);
+      });
+      group.addEventListener("click", () => openIncident(at));
+      return group;
+    });
+    svg.append(...groups);
+    // One tab stop: the arrow keys go from bar to bar, in the order of time.
+    const inTime = bars.map((_, at) => at).sort((one, other) => bars[one].began - bars[other].began || one - other);
+    svg.addEventListener("keydown", (event) => {
+      const at = groups.indexOf(document.activeElement);
+      if (at < 0) return;
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); openIncident(at); return; }
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      const next = inTime[inTime.indexOf(at) + step];
+      if (next === undefined) return;
+      event.preventDefault();
+      groups[at].setAttribute("tabindex", -1);
+      groups[next].setAttribute("tabindex", 0);
+      groups[next].focus();
+    });
     if (!box.querySelector(".legend")) {
-      const legend = html("div", { class: "legend" });
+      const legend = html("div", { class: "legend", role: "group", "aria-label": "Causes shown" });
       for (const cause of Object.keys(data.causes)) {
         const count = bars.filter((bar) => bar.cause === cause).length;
         if (!count) continue;
@@ -177,11 +225,12 @@
     const shown = series.map((each, index) => ({ ...each, index })).filter((each) => !hiddenSeries.has(each.name));
     const limit = unit === "ms" ? data.limitMs : null;
     const highest = Math.max(1, limit ?? 0, ...shown.flatMap((each) => each[unit].map((value) => value ?? 0)));
-    const left = 62, top = 8, bottom = 232;
-    const { svg, width } = canvas(box, bottom + 24);
+    const left = 70, top = 24, bottom = 248;
+    const { svg, width } = canvas(box, bottom + AXIS);
     const x = linear(from, to, left, width - 6), y = linear(0, highest * 1.04, bottom, top);
-    timeAxis(svg, x, { from, to, top, bottom, width: width - left });
-    for (const value of ticks(highest, 4)) {
+    timeAxis(svg, x, { to, top, bottom, width: width - left });
+    svg.append(text(0, 12, `highest lag, ${{ ms: "time", messages: "messages", bytes: "bytes" }[unit]}`));
+    for (const value of unit === "ms" ? durationTicks(highest, 5) : ticks(highest, 4)) {
       svg.append(line(left, y(value), width - 6, y(value), value ? "grid" : "axis"));
       svg.append(text(left - 8, y(value) + 4, words(value), { "text-anchor": "end" }));
     }
@@ -201,21 +250,12 @@
       svg.append(line(left, y(limit), width - 6, y(limit), "limit"));
       svg.append(text(width - 8, y(limit) - 5, `limit ${duration(limit)}`, { "text-anchor": "end", fill: "var(--bad)", style: "fill:var(--bad)" }));
     }
-    const cursor = line(0, top, 0, bottom, "cursor");
-    cursor.setAttribute("visibility", "hidden");
-    const ground = el("rect", { x: left, y: top, width: width - left - 6, height: bottom - top, fill: "transparent" });
-    ground.addEventListener("pointermove", (event) => {
-      const ms = from + ((event.offsetX - left) / (width - 6 - left)) * (to - from);
-      let near = 0;
-      at.forEach((each, index) => { if (Math.abs(each - ms) < Math.abs(at[near] - ms)) near = index; });
-      cursor.setAttribute("x1", x(at[near])); cursor.setAttribute("x2", x(at[near]));
-      cursor.setAttribute("visibility", "visible");
-      show(event, [{ words: moment(at[near]), strong: true }, ...shown.filter((each) => each[unit][near] !== null).map((each) => ({ color: `var(--s${each.index % 6})`, words: `${each.name}: ${words(each[unit][near])}` }))]);
+    readable(svg, {
+      label: "Lag of each replica", box: [left, top, width - left - 6, bottom - top], positions: at, x,
+      lines: (near) => [{ words: moment(at[near]), strong: true }, ...shown.filter((each) => each[unit][near] !== null).map((each) => ({ color: `var(--s${each.index % 6})`, words: `${each.name}: ${words(each[unit][near])}` }))],
     });
-    ground.addEventListener("pointerleave", () => { hide(); cursor.setAttribute("visibility", "hidden"); });
-    svg.append(cursor, ground);
     if (!box.querySelector(".legend")) {
-      const legend = html("div", { class: "legend" });
+      const legend = html("div", { class: "legend", role: "group", "aria-label": "Replicas shown" });
       series.forEach((each, index) => {
         const mark = html("i", { style: `background:var(--s${index % 6})` });
         legend.append(legendButton(mark, each.name, "", (on) => { hiddenSeries[on ? "delete" : "add"](each.name); lag(box); }));
@@ -257,16 +297,17 @@
     mark.setAttribute("stroke-width", hollow ? 1.8 : 1);
     return mark;
   };
-  const whatIf = (box, column, words) => {
+  const whatIf = (box, column, words, label, ticksOf) => {
     const all = policies().filter((each) => !hiddenPolicies.has(each.name));
     const limits = [...new Set(data.whatIf.map((row) => row.lag_time_max_ms))].sort((one, other) => one - other);
     const values = all.flatMap((each) => each.points.map((row) => row[column])).filter((value) => value !== null);
     const highest = Math.max(1, ...values);
-    const left = 56, top = 10, bottom = 210;
+    const left = 62, top = 24, bottom = 224;
     const { svg, width } = canvas(box, bottom + 40);
     const x = linear(Math.log(limits[0]), Math.log(limits[limits.length - 1]), left + 10, width - 14);
     const y = linear(0, highest * 1.05, bottom, top);
-    for (const value of ticks(highest, 4)) {
+    svg.append(text(0, 12, label));
+    for (const value of ticksOf(highest, 5)) {
       svg.append(line(left, y(value), width - 4, y(value), value ? "grid" : "axis"));
       svg.append(text(left - 8, y(value) + 4, words(value), { "text-anchor": "end" }));
     }
@@ -290,18 +331,13 @@
     all.forEach((each) => {
       for (const row of each.points) if (row[column] !== null) svg.append(marked(each.index, x(Math.log(row.lag_time_max_ms)), y(row[column]), each.color, row.below_resolution));
     });
-    const cursor = line(0, top, 0, bottom, "cursor");
-    cursor.setAttribute("visibility", "hidden");
-    const ground = el("rect", { x: left, y: top, width: width - left, height: bottom - top, fill: "transparent" });
-    ground.addEventListener("pointermove", (event) => {
-      const near = limits.reduce((best, each) => (Math.abs(x(Math.log(each)) - event.offsetX) < Math.abs(x(Math.log(best)) - event.offsetX) ? each : best));
-      cursor.setAttribute("x1", x(Math.log(near))); cursor.setAttribute("x2", x(Math.log(near)));
-      cursor.setAttribute("visibility", "visible");
-      const rows = all.map((each) => ({ each, row: each.points.find((row) => row.lag_time_max_ms === near) })).filter(({ row }) => row);
-      show(event, [{ words: `T = ${duration(near)}`, strong: true }, ...rows.map(({ each, row }) => ({ color: each.color, words: `${each.name}: ${row[column] === null ? "none to notice" : words(row[column])}` }))]);
+    readable(svg, {
+      label, box: [left, top, width - left, bottom - top], positions: limits, x: (limit) => x(Math.log(limit)),
+      lines: (near) => {
+        const rows = all.map((each) => ({ each, row: each.points.find((row) => row.lag_time_max_ms === limits[near]) })).filter(({ row }) => row);
+        return [{ words: `T = ${duration(limits[near])}`, strong: true }, ...rows.map(({ each, row }) => ({ color: each.color, words: `${each.name}: ${row[column] === null ? "none to notice" : words(row[column])}` }))];
+      },
     });
-    ground.addEventListener("pointerleave", () => { hide(); cursor.setAttribute("visibility", "hidden"); });
-    svg.append(cursor, ground);
   };
   const policyLegend = () => {
     const legend = document.querySelector('[data-legend="policies"]');
@@ -320,13 +356,13 @@
     const panels = data.seconds;
     const [from, to] = data.span;
     const height = 118, left = 66;
-    const { svg, width } = canvas(box, height * panels.length + 20);
+    const { svg, width } = canvas(box, height * panels.length + AXIS - 8);
     const x = linear(from, to, left, width - 6);
     panels.forEach((panel, index) => {
       const top = index * height + 24, bottom = index * height + height - 14;
       const highest = Math.max(1, ...panel.limit, ...panel.bytes);
       const y = linear(0, highest * 1.08, bottom, top);
-      timeAxis(svg, x, { from, to, top, bottom: bottom + 6, width: width - left, named: index === panels.length - 1 });
+      timeAxis(svg, x, { to, top, bottom: bottom + 6, width: width - left, named: index === panels.length - 1 });
       svg.append(text(left, top - 8, `broker ${panel.broker}, ${panel.side} side`, { class: "strong" }));
       for (const value of [0, highest]) {
         svg.append(line(left, y(value), width - 6, y(value), value ? "grid" : "axis"));
@@ -346,20 +382,15 @@
       area += `L${x(open + step)} ${bottom}Z`;
       svg.append(el("path", { d: area, fill: "var(--s0)", opacity: 0.35, "data-throttle": `${panel.broker} ${panel.side}` }));
       svg.append(el("path", { d: limit, fill: "none", class: "limit" }));
-      const ground = el("rect", { x: left, y: top, width: width - left - 6, height: bottom - top + 8, fill: "transparent" });
-      ground.addEventListener("pointermove", (event) => {
-        const ms = from + ((event.offsetX - left) / (width - 6 - left)) * (to - from);
-        let near = 0;
-        panel.at_ms.forEach((each, at) => { if (Math.abs(each - ms) < Math.abs(panel.at_ms[near] - ms)) near = at; });
-        show(event, [
+      readable(svg, {
+        label: `Throttle of broker ${panel.broker}, ${panel.side} side`, box: [left, top, width - left - 6, bottom - top + 8], positions: panel.at_ms, x: (ms) => x(ms + step / 2),
+        lines: (near) => [
           { words: moment(panel.at_ms[near]), strong: true },
           { words: `${sized(panel.bytes[near], "B/s")} of ${sized(panel.limit[near], "B/s")}`, color: "var(--s0)" },
           ...(panel.bytes_in[near] === null ? [] : [{ words: `${sized(panel.bytes_in[near], "B/s")} coming in` }]),
           ...(panel.held[near] ? [{ words: `replicas held back for ${panel.held[near]} s`, color: "var(--stuck)" }] : []),
-        ]);
+        ],
       });
-      ground.addEventListener("pointerleave", hide);
-      svg.append(ground);
     });
     if (!box.querySelector(".legend")) {
       const key = (style, words) => html("span", { style: "display:inline-flex;align-items:center;gap:6px;font-size:13px;color:var(--soft)" }, html("i", { style }), words);
@@ -375,7 +406,7 @@
   const sortable = (table) => {
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
-      const key = (row) => row.cells[column].dataset.v;
+      const key = (row) => row.cells[column].dataset.v ?? row.cells[column].textContent;
       const rows = [...table.tBodies[0].rows];
       const numeric = rows.every((row) => key(row) !== "" && Number.isFinite(Number(key(row))));
       const up = head.hasAttribute("aria-sort") ? head.getAttribute("aria-sort") !== "ascending" : !numeric;
@@ -389,23 +420,20 @@
   document.querySelectorAll("table").forEach(sortable);
   document.querySelectorAll("[data-filters]").forEach((input) => input.addEventListener("input", () => {
     const wanted = input.value.trim().toLowerCase();
-    for (const row of document.querySelector(`[data-table="${input.dataset.filters}"]`).tBodies[0].rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    const list = document.querySelector(`[data-list="${input.dataset.filters}"]`);
+    list.querySelectorAll(".incident").forEach((entry) => { entry.hidden = !entry.textContent.toLowerCase().includes(wanted); });
+    list.querySelectorAll(":scope > details:not(.incident)").forEach((rest) => { rest.open = wanted !== ""; });
   }));
-  document.querySelectorAll("time[data-ms]").forEach((time) => { time.textContent = moment(Number(time.dataset.ms)); });
-  const isOneDay = data.span && moment(data.span[0]).slice(0, 10) === moment(data.span[1]).slice(0, 10);
-  document.querySelectorAll("td.moment").forEach((cell) => {
-    const at = moment(Number(cell.dataset.v));
-    cell.textContent = isOneDay ? at.slice(11) : at;
-    cell.title = at;
-  });
+  // Paper has nothing to open.
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
 
   // Draw, and draw again when the width changes.
 
   const CHARTS = {
-    timeline,
+    incidents,
     lag,
-    "false-evictions": (box) => whatIf(box, "false_evictions", short),
-    detection: (box) => whatIf(box, "detection_ms_p99", duration),
+    "false-evictions": (box) => whatIf(box, "false_evictions", short, "false evictions", ticks),
+    detection: (box) => whatIf(box, "detection_ms_p99", duration, "detection delay", durationTicks),
     throttle,
   };
   const boxes = new Map([...document.querySelectorAll("[data-chart]")].map((box) => [box.dataset.chart, box]));

@@ -1,53 +1,45 @@
-"""Points to HTML. All recorded values are escaped: a topic's name can be anything."""
+"""Points to HTML: the sections of the page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any, Final
 
-from insync.pipeline.report.points import BARS_MAX, Points
-from insync.pipeline.tables.episodes import CAUSES, OPEN
+from insync.pipeline.report import incident_section
+from insync.pipeline.report.advice_words import (
+    TRADE_COLUMNS,
+    advice_commands,
+    advice_sentences,
+    trade_rows,
+)
+from insync.pipeline.report.html import (
+    Cell,
+    Heading,
+    chart,
+    cut,
+    details,
+    measure,
+    missing,
+    moment,
+    note,
+    nothing,
+    number,
+    table,
+    text,
+    time,
+)
+from insync.pipeline.report.incident_section import CAUSE_WORDS
+from insync.pipeline.report.points import Points
+from insync.pipeline.report.ticks import COUNTS, STEPS_MS, time_ticks
 from insync.pipeline.tables.health import CRITICAL, OK, WARNING
+from insync.pipeline.words import count as _count
+from insync.pipeline.words import duration, percent, rate
 
 PAGE_BYTES_MAX: Final = 1_000_000
-SECOND_MS: Final = 1_000
-MINUTE_S: Final = 60
-
-CAUSE_WORDS: Final = {
-    "broker-down": "its broker died, restarted or was shut down",
-    "frozen": "its broker did not run: process or host stopped",
-    "replica-offline": "its log failed or is damaged",
-    "stuck": "stopped fetching this partition",
-    "slow": "fetched, but fell behind",
-    "bootstrapping": "new, catching up for the first time",
-    "leader-slow-reads": "the leader's reads were slow",
-    "throttled": "held back by a throttle",
-    "burst": "a burst of messages, no real lag",
-    "controller": "removed by the controller; why is not recorded",
-    "unrecorded": "its leaving is not recorded",
-}
-assert set(CAUSE_WORDS) == set(CAUSES), "every cause in words"
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What a reader sees, and what a table sorts by."""
-
-    text: str
-    sorts_by: float | str
-    kind: str = ""  # a class of the style sheet
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    text: str
-    hint: str = ""
 
 
 def render(points: Points, *, title: str, recommendation: str | None) -> str:
@@ -59,30 +51,32 @@ def render(points: Points, *, title: str, recommendation: str | None) -> str:
         js=(folder / "page.js").read_text(encoding="utf-8"),
         data=_as_script_data(points),
         span=_span(points),
+        health=_overall(points) + _health(points),
         recommendation=_recommendation(points, recommendation),
         facts=_facts(points),
-        timeline=_timeline(points),
+        incidents=_incidents(points),
         lag=_lag(points),
         what_if=_what_if(points),
         throttle=_throttle(points),
-        health=_health(points),
-        episodes=_episodes(points),
     )
 
 
 def _as_script_data(points: Points) -> str:
     """JSON that cannot end its script element."""
+    from_ms, to_ms = points.span_ms or (0, 0)
     data = {
         "span": points.span_ms,
+        "ticks": {each: time_ticks(from_ms, to_ms, each) for each in COUNTS},
+        "steps": STEPS_MS,
         "causes": CAUSE_WORDS,
-        "timeline": points.timeline,
+        "incidents": incident_section.bars(points.incidents or [], to_ms),
         "lag": points.lag,
         "limitMs": _limit_ms(points),
         "whatIf": points.what_if,
         "seconds": points.seconds,
     }
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    script = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return script.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _limit_ms(points: Points) -> int | None:
@@ -94,29 +88,11 @@ def _limit_ms(points: Points) -> int | None:
 # The parts of the page.
 
 
-def _missing(what: str, how: str) -> str:
-    return f'<p class="missing"><strong>Not recorded.</strong> {escape(what)} {escape(how)}</p>'
-
-
-def _nothing(what: str) -> str:
-    return f'<p class="missing good">{escape(what)}</p>'
-
-
-def _note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>'
-
-
-def _cut(shown: Sequence[Any], total: int, what: str) -> str:
-    """A note where there is more than is shown."""
-    if total <= len(shown):
-        return ""
-    return _note(f"The {len(shown):,} {what} of {total:,}; all are in the table.")
-
-
-def _chart(name: str, label: str) -> str:
+def _with_date(points: Points) -> bool:
+    """Whether a time of day alone could be of several days."""
     return (
-        f'<div class="chart" data-chart="{name}" role="img" aria-label="{escape(label)}">'
-        "<noscript>This chart is drawn by a script in this file.</noscript></div>"
+        points.span_ms is None
+        or len({moment(at, with_date=True)[:10] for at in points.span_ms}) > 1
     )
 
 
@@ -124,94 +100,54 @@ def _span(points: Points) -> str:
     if points.span_ms is None:
         return ""
     from_ms, to_ms = points.span_ms
-    return (
-        f'<time data-ms="{from_ms}"></time> to <time data-ms="{to_ms}"></time> '
-        f"UTC ({duration(to_ms - from_ms)})"
-    )
+    ends = (time(each, with_date=True) for each in (from_ms, to_ms))
+    return f"{' to '.join(ends)} UTC ({duration(to_ms - from_ms)})"
 
 
 def _recommendation(points: Points, recommendation: str | None) -> str:
     if recommendation:
-        return escape(recommendation)
+        return f"<p>{escape(recommendation)}</p>"
     if points.recommendation is not None:
-        return escape(in_a_sentence(points.recommendation))
+        return _advice(points.recommendation)
     if points.what_if is None:
-        return "There is no what-if of this record, so no setting is recommended."
-    return _why_none(points.what_if)
+        return "<p>There is no what-if of this record, so no setting is recommended.</p>"
+    return "<p>No recommendation was made of this what-if.</p>"
 
 
-_FAULTS: Final = (  # each rules a scenario out: what one does, what several do
-    ("false_evictions", "evicts a healthy follower", "evict a healthy follower"),
-    ("flaps", "makes a follower flap", "make a follower flap"),
-    (
-        "under_min_isr_fetching_ms",
-        "goes below min ISR while the follower keeps fetching",
-        "go below min ISR while the follower keeps fetching",
-    ),
-    (
-        "below_resolution",
-        "is below the resolution of the record",
-        "are below the resolution of the record",
-    ),
-)
-
-
-def _why_none(scenarios: Sequence[dict[str, Any]]) -> str:
-    """What rules each scenario out."""
-    if not scenarios:
-        return "Nothing was replayed, so no setting is recommended."
-    if not all(any(row[name] for name, _, _ in _FAULTS) for row in scenarios):
-        return "No scenario that these brokers can be set to is recommended."
-    counts = [
-        (sum(bool(row[name]) for row in scenarios), one, several) for name, one, several in _FAULTS
-    ]
-    faults = ", ".join(
-        f"{_count(count, 'scenario')} {one if count == 1 else several}"
-        for count, one, several in counts
-        if count
+def _advice(row: dict[str, Any]) -> str:
+    """What to do, what that rests on, the trade, and the commands."""
+    headline, *statements = advice_sentences(row)
+    lines = [[text(value) for value in trade.values()] for trade in trade_rows(row)]
+    headings = [Heading(name) for name in TRADE_COLUMNS]
+    commands = "".join(
+        f"<p>{escape(name)}: <code>{escape(command)}</code></p>"
+        for name, command in advice_commands(row)
     )
-    return f"None of {_count(len(scenarios), 'scenario')} is good: {faults}. Try larger limits."
-
-
-def in_a_sentence(headline: dict[str, Any]) -> str:
-    """What to set, why, and its costs beside those of the settings in force."""
-    rule = f"replica.in.sync.policy={headline['policy']}"
-    if headline["lag_max_messages"] is not None:
-        rule += f", replica.lag.max.messages={headline['lag_max_messages']}"
-    advice = f"Set {rule} and replica.lag.time.max.ms={headline['lag_time_max_ms']}"
-    if headline["half_period_check"]:
-        advice = f"Set replica.lag.time.max.ms={headline['lag_time_max_ms']}"
-    costs = []
-    for name, words in (
-        ("detection_ms_p99", "a lag above the limit detected after {} (p99)"),
-        ("watermark_stall_ms", "the high watermark held back for {}"),
-        ("under_min_isr_ms", "{} below min ISR"),
-    ):
-        value, now = headline[name], headline[f"running_{name}"]
-        if value is not None:
-            beside = f", now {duration(now)}" if now is not None and now != value else ""
-            costs.append(words.format(duration(value)) + beside)
-    cost = f" In this record: {'; '.join(costs)}." if costs else ""
-    return f"{advice}: {headline['reason']}.{cost}"
+    return (
+        f"<p>{escape(headline)}</p>"
+        + "".join(note(statement) for statement in statements)
+        + (table("trade", "The trade between limits", headings, lines) if lines else "")
+        + commands
+    )
 
 
 def _facts(points: Points) -> str:
     facts: list[tuple[str, str, str]] = []
     summary = points.summary
-    if points.episodes is not None:
+    if points.incidents is not None:
         still = f"{summary['open']} still out" if summary["open"] else "all back in sync"
         facts.append((f"{summary['episodes']:,}", "times out of sync", still))
         facts.append(
             (
                 duration(summary["out_ms"]),
-                "out of sync, in all",
+                "with a replica out of sync",
                 _count(summary["replicas"], "replica"),
             )
         )
     if points.health is not None:
-        under_ms = summary["under_min_isr_ms"]
-        note = "acks=all was refused" if under_ms else "acks=all was never refused for it"
-        facts.append((duration(under_ms), "below min ISR", note))
+        under_ms, topic = summary["under_min_isr_ms"], summary["under_min_isr_topic"]
+        note = f"{topic}: acks=all was refused" if under_ms else "acks=all was never refused for it"
+        facts.append((duration(under_ms), "below min ISR, the longest topic", note))
         topics = _count(summary["topics"], "topic")
         facts.append((f"{summary['leader_changes']:,}", "leader changes", topics))
     peaks = [value for each in (points.lag or {}).get("series", []) for value in each["ms"]]
@@ -225,23 +161,23 @@ def _facts(points: Points) -> str:
     )
 
 
-def _timeline(points: Points) -> str:
-    if points.timeline is None or points.episodes is None:
-        return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
-    if not points.episodes:
-        return _nothing("No replica was out of sync.")
-    replicas, bars = points.timeline["replicas"], points.timeline["bars"]
-    note = _cut(replicas, points.summary["replicas"], "replicas that were out longest,")
-    if len(bars) == BARS_MAX < points.summary["episodes"]:
-        note += _note(f"Of their times out of sync the {BARS_MAX:,} longest.")
-    return _chart("timeline", "When each replica was out of sync, and why") + note
+def _incidents(points: Points) -> str:
+    if points.incidents is None:
+        return missing("There is no table of episodes.", "Run insync pipeline episodes.")
+    if not points.incidents:
+        return nothing("No replica was out of sync.")
+    return chart(
+        "incidents", "When replicas of each broker were out of sync, and why"
+    ) + incident_section.section(
+        points.incidents, points.summary["incidents"], with_date=_with_date(points)
+    )
 
 
 def _lag(points: Points) -> str:
     if points.lag is None:
-        return _missing("There is no table of lags.", "Run insync pipeline lag.")
+        return missing("There is no table of lags.", "Run insync pipeline lag.")
     if not points.lag["series"]:
-        return _nothing("No follower fetched.")
+        return nothing("No follower fetched.")
     units = "".join(
         f'<button type="button" data-unit="{unit}" aria-pressed="{str(unit == "ms").lower()}">'
         f"{label}</button>"
@@ -249,40 +185,46 @@ def _lag(points: Points) -> str:
     )
     return (
         f'<div class="choice" role="group" aria-label="Lag in">{units}</div>'
-        + _chart("lag", "The highest lag at each moment, worst replicas apart")
+        + chart("lag", "The highest lag at each moment, worst replicas apart")
     )  # fmt: skip
 
 
 def _what_if(points: Points) -> str:
     if points.what_if is None:
-        return _missing("There is no what-if.", "Run insync pipeline what-if.")
+        return missing("There is no what-if.", "Run insync pipeline what-if.")
     if not points.what_if:
-        return _nothing("The what-if has no rows: nothing was replayed.")
+        return nothing("The what-if has no rows: nothing was replayed.")
     return (
         '<div class="pair"><div><h3>False evictions</h3>'
-        + _chart("false-evictions", "False evictions against the threshold, a line per policy")
+        + chart("false-evictions", "False evictions against the threshold, a line per policy")
         + "</div><div><h3>Detection delay of a real lag, p99</h3>"
-        + _chart("detection", "Detection delay against the threshold, a line per policy")
+        + chart("detection", "Detection delay against the threshold, a line per policy")
         + '</div></div><div class="legend" data-legend="policies"></div>'
         '<p class="note">Traffic is taken as recorded: another policy changes verdicts, not '
         "traffic. Hollow points are below the resolution of the record.</p>"
-        + _cut(points.what_if, points.summary["scenarios"], "first rules and thresholds")
+        + cut(
+            points.what_if,
+            points.summary["scenarios"],
+            "first rules and thresholds",
+            table="what_if",
+        )
     )
 
 
 def _throttle(points: Points) -> str:
     if points.seconds is None and points.throttle is None:
-        return _missing("No throttle was recorded.", "Brokers record throttles while they are set.")
+        return missing("No throttle was recorded.", "Brokers record throttles while they are set.")
     if not points.seconds and not points.throttle:
-        return _nothing("No throttle was set.")
-    charts = table = ""
+        return nothing("No throttle was set.")
+    charts = spans = ""
     if points.seconds:
-        charts = _chart("throttle", "Throttled bytes per second against the limit")
-        charts += _cut(points.seconds, points.summary["limits"], "limits that held back longest,")
+        charts = chart("throttle", "Throttled bytes per second against the limit")
+        limits = points.summary["limits"]
+        charts += cut(points.seconds, limits, "limits that held back longest,", table="throttle")
     if points.throttle:
-        table = _table("throttles", _SPAN_HEADINGS, _span_rows(points.throttle))
-        table += _cut(points.throttle, points.summary["spans"], "worst spans")
-    return charts + table
+        spans += table("throttles", "Throttles", _SPAN_HEADINGS, _span_rows(points.throttle))
+        spans += cut(points.throttle, points.summary["spans"], "worst spans", table="throttle")
+    return charts + spans
 
 
 _SPAN_HEADINGS: Final = (
@@ -295,6 +237,7 @@ _SPAN_HEADINGS: Final = (
     Heading("estimated"),
     Heading("real"),
     Heading("move"),
+    Heading("difference", "why the real time is not the estimated one"),
 )
 
 
@@ -304,193 +247,79 @@ def _span_rows(spans: Sequence[dict[str, Any]]) -> list[list[Cell]]:
         is_known = row["lag_bytes_first"] is not None  # what was to be copied
         rows.append(
             [
-                _text(str(row["broker"]), "broker"),
-                _text(row["side"]),
-                _measure(row["limit_bytes_per_s"], rate),
-                _measure(row["use"], lambda use: f"{100 * use:.0f} %"),
-                _measure(1_000 * row["held_back_s"], duration),
-                _text(row["verdict"] or "unknown", f"verdict-{row['verdict']}"),
-                _measure(row["estimated_ms"], duration, none="never" if is_known else "unknown"),
-                _measure(row["real_ms"], duration, none="not yet" if is_known else "unknown"),
-                _text(row["progress"] or "unknown", f"progress-{row['progress']}"),
+                text(str(row["broker"]), "broker"),
+                text(row["side"]),
+                measure(row["limit_bytes_per_s"], rate),
+                measure(row["use"], percent),
+                measure(1_000 * row["held_back_s"], duration),
+                text(row["verdict"], f"verdict-{row['verdict']}"),
+                measure(row["estimated_ms"], duration, none="never" if is_known else "unknown"),
+                measure(row["real_ms"], duration, none="not yet" if is_known else "unknown"),
+                text(row["progress"] or "unknown", f"progress-{row['progress']}"),
+                text(row["difference"], "reason"),
             ]
         )
     return rows
 
 
+_HEALTH_HEADINGS: Final = (
+    Heading("state"), Heading("why"), Heading("highest lag"), Heading("times out"),
+    Heading("time out"), Heading("below min ISR"), Heading("leader changes"),
+)  # fmt: skip
+
+
+def _overall(points: Points) -> str:
+    """The answer of a daily check, in a line."""
+    if points.health is None:
+        return ""
+    facts = []
+    for level in ("topic", "broker"):
+        total = points.summary[f"{level}s"]
+        bad = [(points.summary[f"{status} {level}s"], status) for status in (CRITICAL, WARNING)]
+        states = ", ".join(f"{each} {status}" for each, status in bad if each) or "all ok"
+        facts.append(f"{_count(total, level)}: {states}")
+    worst = next(
+        (
+            status
+            for status in (CRITICAL, WARNING)
+            if any(points.summary[f"{status} {level}s"] for level in ("topic", "broker"))
+        ),
+        OK,
+    )
+    return (
+        f'<p class="overall status status-{worst}"><span>{worst}</span> '
+        f"{escape('; '.join(facts))}</p>"
+    )
+
+
 def _health(points: Points) -> str:
     if points.health is None:
-        return _missing("There is no table of health.", "Run insync pipeline report.")
-    order = {CRITICAL: 0, WARNING: 1, OK: 2}
+        return missing("There is no table of health.", "Run insync pipeline report.")
     parts = []
     for level in ("topic", "broker"):
-        rows = [
-            [
-                _text(row["name"], "name" if level == "topic" else "broker"),
-                Cell(row["status"], order[row["status"]], f"status status-{row['status']}"),
-                _text(row["reason"] or "nothing happened", "reason"),
-                _measure(row["lag_ms_max"], duration, none="unknown"),
-                _number(row["episodes"]),
-                _measure(row["out_ms"], duration),
-                _measure(row["under_min_isr_ms"], duration),
-                _number(row["leader_changes"]),
-            ]
-            for row in points.health
-            if row["level"] == level
-        ]
-        headings = (
-            Heading(level), Heading("state"), Heading("why"), Heading("highest lag"),
-            Heading("times out"), Heading("time out"), Heading("below min ISR"),
-            Heading("leader changes"),
-        )  # fmt: skip
-        parts += [
-            f"<h3>{level.capitalize()}s</h3>",
-            _table(f"health-{level}", headings, rows),
-            _cut(rows, points.summary[f"{level}s"], f"worst {level}s"),
-        ]
+        lines = [row for row in points.health if row["level"] == level]
+        news = [_health_row(row) for row in lines if row["status"] != OK]
+        calm = [_health_row(row) for row in lines if row["status"] == OK]
+        headings = (Heading(level), *_HEALTH_HEADINGS)
+        parts += [f"<h3>{level.capitalize()}s</h3>"] if lines else []
+        parts += [table(f"health-{level}", f"Health of {level}s", headings, news)] if news else []
+        if calm:
+            well = table(f"health-{level}-ok", f"{level}s that are ok", headings, calm)
+            parts.append(details(f"{_count(len(calm), level)} ok", well))
+        total = points.summary[f"{level}s"]
+        parts.append(cut(lines, total, f"worst {level}s", table="health"))
     return "".join(parts)
 
 
-_EPISODE_HEADINGS: Final = (
-    Heading("replica"),
-    Heading("cause"),
-    Heading("began", "the first cause, UTC"),
-    Heading("left", "after the first cause"),
-    Heading("out for"),
-    Heading("lag", "true lag when it left"),
-    Heading("lacked", "messages that it lacked when it left"),
-    Heading("leader"),
-    Heading("below min ISR"),
-    Heading("leader changes"),
-    Heading("in a row", "episodes of one series of flaps"),
-    Heading("KIP-501", "would a pending read have kept it in the ISR?"),
-)
-
-
-def _episodes(points: Points) -> str:
-    if points.episodes is None:
-        return _missing("There is no table of episodes.", "Run insync pipeline episodes.")
-    if not points.episodes:
-        return _nothing("No replica was out of sync.")
-    note = _cut(points.episodes, points.summary["episodes"], "longest")
-    search = (
-        '<input type="search" data-filters="episodes" placeholder="Filter: topic, cause, broker"'
-        ' aria-label="Filter episodes">'
-    )
-    rows = [_episode_row(row) for row in points.episodes]
-    return search + _table("episodes", _EPISODE_HEADINGS, rows) + note
-
-
-def _episode_row(row: dict[str, Any]) -> list[Cell]:
-    first_ms = row["began_at_ms"] or row["left_at_ms"] or row["rejoined_at_ms"]
-    out = duration(row["out_ms"]) if row["out_ms"] is not None else "unknown"
-    is_open = row["ending"] == OPEN
-    replica = f"{row['topic']}-{row['partition']} on {row['follower']}"
-    sort_key = f"{row['topic']} {row['partition']:09d} {row['follower']:09d}"
-    left = row["left_at_ms"]
-    after = None if left is None or row["began_at_ms"] is None else left - row["began_at_ms"]
-    would_hold = row["kip501_would_hold"]
+def _health_row(row: dict[str, Any]) -> list[Cell]:
+    order = {CRITICAL: 0, WARNING: 1, OK: 2}
     return [
-        Cell(replica, sort_key, "name"),
-        Cell(row["cause"], row["cause"], f"cause cause-{row['cause']}", CAUSE_WORDS[row["cause"]]),
-        Cell("", first_ms, "moment"),
-        _measure(after, lambda ms: f"+{duration(ms)}"),
-        Cell(
-            f"{out}, still" if is_open else out, _or_less(row["out_ms"]), "open" if is_open else ""
-        ),
-        _measure(row["lag_ms"], duration),
-        _measure(row["lag_messages"], lambda count: f"{count:,}"),
-        _text(str(row["leader"])),
-        _measure(row["under_min_isr_ms"], duration),
-        _number(row["leader_changes"]),
-        _number(row["flaps"]),
-        Cell({None: "-", True: "held", False: "no"}[would_hold], str(would_hold)),
+        text(row["name"], "name" if row["level"] == "topic" else "broker"),
+        Cell(row["status"], order[row["status"]], f"status status-{row['status']}"),
+        text(row["reason"] or "nothing happened", "reason"),
+        measure(row["lag_ms_max"], duration, none="unknown"),
+        number(row["episodes"]),
+        measure(row["out_ms"], duration),
+        measure(row["under_min_isr_ms"], duration),
+        number(row["leader_changes"]),
     ]
-
-
-def _or_less(value: int | None) -> int:
-    """What is unknown sorts below everything."""
-    return -1 if value is None else value
-
-
-# Tables.
-
-
-def _table(name: str, headings: Sequence[Heading], rows: Sequence[Sequence[Cell]]) -> str:
-    head = "".join(
-        f'<th scope="col"{_class(_kind(cell))}{_hint(each.hint)}>'
-        f'<button type="button">{escape(each.text)}</button></th>'
-        for each, cell in zip(
-            headings, rows[0] if rows else [_text("")] * len(headings), strict=True
-        )
-    )
-    body = "".join(
-        "<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows
-    )  # fmt: skip
-    return (
-        f'<div class="scroll"><table data-table="{name}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _cell(cell: Cell) -> str:
-    key = f' data-v="{escape(str(cell.sorts_by))}"'
-    text = f"<span>{escape(cell.text)}</span>" if "status" in cell.kind else escape(cell.text)
-    return f"<td{_class(cell.kind, _kind(cell))}{key}{_hint(cell.hint)}>{text}</td>"
-
-
-def _kind(cell: Cell) -> str:
-    is_measured = isinstance(cell.sorts_by, int | float) and not cell.kind.startswith("status")
-    return "number" if is_measured and cell.kind != "moment" else ""
-
-
-def _class(*kinds: str) -> str:
-    kind = " ".join(part for part in kinds if part)
-    return f' class="{escape(kind)}"' if kind else ""
-
-
-def _hint(hint: str) -> str:
-    return f' title="{escape(hint)}"' if hint else ""
-
-
-def _text(text: str, kind: str = "") -> Cell:
-    return Cell(text, text, kind)
-
-
-def _number(value: int | None) -> Cell:
-    return _measure(value, lambda count: f"{count:,}")
-
-
-def _measure(value: Any, words: Callable[[Any], str], *, none: str = "-") -> Cell:
-    if value is None:
-        return Cell(none, -1, "none")
-    return Cell(words(value), value) if value else Cell("0", 0, "none")
-
-
-# Numbers in words.
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def duration(ms: int) -> str:
-    """Two figures that matter: 340 ms, 1.5 s, 2 min 5 s, 3 h 20 min, 2 d 4 h."""
-    if ms < SECOND_MS:
-        return f"{ms} ms" if ms else "0 s"
-    seconds = ms / SECOND_MS
-    if seconds < MINUTE_S:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    for large, small, unit, rest in ((86_400, 3_600, "d", "h"), (3_600, 60, "h", "min")):
-        if seconds >= large:
-            whole, left = divmod(int(seconds), large)
-            return f"{whole} {unit} {left // small} {rest}"
-    whole, left = divmod(int(seconds), MINUTE_S)
-    return f"{whole} min {left} s"
-
-
-def rate(bytes_per_s: float) -> str:
-    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if bytes_per_s >= size:
-            return f"{bytes_per_s / size:.3g} {unit}"
-    return f"{bytes_per_s:.0f} B/s"

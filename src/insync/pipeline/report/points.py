@@ -13,13 +13,14 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.report.incidents import collect_incidents
 from insync.pipeline.tables.episodes import CAUSES, OPEN
 from insync.pipeline.tables.health import BROKER, CRITICAL, TOPIC, WARNING, is_bad_throttle
+from insync.pipeline.tables.incidents import incidents, with_broker_and_times
+from insync.pipeline.tables.min_isr import union_ms
 
 COLUMNS_MAX: Final = 240  # moments along a time axis: a phone has fewer pixels, a screen few more
 SERIES_MAX: Final = 6
-REPLICAS_MAX: Final = 40
-BARS_MAX: Final = 1_500
 ROWS_MAX: Final = 250  # of each table on the page
 WHAT_IF_MAX: Final = 600
 LIMITS_MAX: Final = 8
@@ -28,7 +29,10 @@ OTHERS: Final = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The pipeline's own, and `seconds`: the telemetry table `throttle`. None: not recorded."""
+    """The pipeline's own, and `seconds`: the telemetry table `throttle`. None: not recorded.
+
+    Without a table `incidents` they are those of the episodes.
+    """
 
     episodes: DataFrame | None = None
     incidents: DataFrame | None = None
@@ -46,12 +50,12 @@ class Points:
 
     span_ms: tuple[int, int] | None = None
     summary: dict[str, Any] = field(default_factory=dict)  # of all rows, whatever is shown of them
-    timeline: dict[str, Any] | None = None
+    episodes_span_ms: tuple[int, int] | None = None
+    incidents: list[dict[str, Any]] | None = None  # each with its partitions and its episodes
     lag: dict[str, Any] | None = None
     what_if: list[dict[str, Any]] | None = None
-    recommendation: dict[str, Any] | None = None  # the headline, if one was found
+    recommendation: dict[str, Any] | None = None
     seconds: list[dict[str, Any]] | None = None
-    episodes: list[dict[str, Any]] | None = None
     throttle: list[dict[str, Any]] | None = None
     health: list[dict[str, Any]] | None = None
 
@@ -63,8 +67,10 @@ def collect(tables: Tables) -> Points:
         points.health = _health(tables.health)
     if tables.episodes is not None:
         points.summary |= _episode_summary(tables.episodes)
-        points.episodes = _longest(tables.episodes)
-        points.timeline = _timeline(tables.episodes)
+        points.episodes_span_ms = _episodes_span(tables.episodes)
+        together = incidents(tables.episodes) if tables.incidents is None else tables.incidents
+        points.summary["incidents"] = together.count()
+        points.incidents = collect_incidents(together, tables.episodes)
     if tables.lag is not None:
         points.lag = _lag(tables.lag)
     if tables.what_if is not None:
@@ -72,8 +78,7 @@ def collect(tables: Tables) -> Points:
         points.summary["scenarios"] = overall.count()
         points.what_if = _what_if(overall)
     if tables.recommendation is not None:
-        headline = _rows(tables.recommendation.where("is_headline").limit(1))
-        points.recommendation = headline[0] if headline else None
+        points.recommendation = _rows(tables.recommendation.limit(1))[0]
     if tables.throttle is not None:
         points.summary["spans"] = tables.throttle.count()
         points.throttle = _spans(tables.throttle)
@@ -97,9 +102,8 @@ def _one(frame: DataFrame, *facts: Column) -> Row:
 
 def _span(points: Points) -> tuple[int, int] | None:
     """One time axis for all charts."""
-    spans: list[Sequence[int]] = [
-        part["span_ms"] for part in (points.timeline, points.lag) if part and part["span_ms"]
-    ]
+    spans: list[Sequence[int]] = [points.episodes_span_ms] if points.episodes_span_ms else []
+    spans += [points.lag["span_ms"]] if points.lag and points.lag["span_ms"] else []
     spans += [
         (each["at_ms"][0], each["at_ms"][-1] + each["step_ms"]) for each in points.seconds or []
     ]
@@ -115,88 +119,28 @@ def _replica() -> Column:
     return F.concat_ws("", F.col("topic"), F.lit("-"), F.col("partition"))
 
 
-def _first_ms() -> Column:
-    return F.coalesce("began_at_ms", "left_at_ms", "rejoined_at_ms")
-
-
-def _end_ms() -> Column:
-    start_ms = F.coalesce("left_at_ms", "began_at_ms")
-    return F.coalesce("rejoined_at_ms", start_ms + F.col("out_ms"), start_ms)
-
-
 def _episode_summary(episodes: DataFrame) -> dict[str, Any]:
     row = _one(
         episodes,
         F.count("*").alias("episodes"),
         F.count(F.when(F.col("ending") == OPEN, 1)).alias("open"),
-        F.coalesce(F.sum("out_ms"), F.lit(0)).alias("out_ms"),
         F.count(F.when(F.col("kip501_would_hold"), 1)).alias("kip501"),
         F.countDistinct("topic", "partition", "follower").alias("replicas"),
         F.min("lag_time_max_ms").alias("limit_ms_min"),
         F.max("lag_time_max_ms").alias("limit_ms_max"),
         *(F.count(F.when(F.col("cause") == cause, 1)).alias(f"cause {cause}") for cause in CAUSES),
     )
-    return dict(row.asDict())
+    start_ms = F.coalesce("left_at_ms", "began_at_ms")
+    out = episodes.select(start_ms.alias("from_ms"), (start_ms + F.col("out_ms")).alias("to_ms"))
+    wall = union_ms(out.where("to_ms IS NOT NULL")).first()
+    assert wall is not None, "an aggregate has a row"
+    return dict(row.asDict()) | {"out_ms": wall["union_ms"] or 0}
 
 
-def _longest(episodes: DataFrame) -> list[dict[str, Any]]:
-    worst_first = [
-        (F.col("ending") == OPEN).desc(),
-        F.col("out_ms").desc_nulls_last(),
-        F.col("topic"),
-        F.col("partition"),
-        F.col("follower"),
-        _first_ms(),
-    ]
-    return _rows(episodes.orderBy(*worst_first).limit(ROWS_MAX))
-
-
-def _timeline(episodes: DataFrame) -> dict[str, Any]:
-    """The replicas that were out longest, in the order of their names, and their episodes."""
-    span = _one(episodes, F.min(_first_ms()).alias("from_ms"), F.max(_end_ms()).alias("to_ms"))
-    replica = ["topic", "partition", "follower"]
-    worst = (
-        episodes.groupBy(*replica)
-        .agg(F.sum("out_ms").alias("total_ms"))
-        .orderBy(F.col("total_ms").desc_nulls_last(), *replica)
-        .limit(REPLICAS_MAX)
-        .drop("total_ms")
-    )
-    bars = (
-        episodes.join(F.broadcast(worst), replica)
-        .withColumn("first_ms", _first_ms())
-        .withColumn("end_ms", _end_ms())
-        .orderBy(F.col("out_ms").desc_nulls_last(), *replica, "first_ms")
-        .limit(BARS_MAX)
-        .select(
-            *replica, "first_ms", "left_at_ms", "end_ms", "cause", "ending", "lag_ms",
-            "lag_messages", "flaps",
-        )
-    )  # fmt: skip
-    rows = _rows(bars)
-    names = sorted({(row["topic"], row["partition"], row["follower"]) for row in rows})
-    index_of = {name: at for at, name in enumerate(names)}
-    return {
-        "span_ms": None if span["from_ms"] is None else (span["from_ms"], span["to_ms"]),
-        "replicas": [
-            {"partition": f"{topic}-{partition}", "broker": broker}
-            for topic, partition, broker in names
-        ],
-        "bars": [
-            {
-                "row": index_of[row["topic"], row["partition"], row["follower"]],
-                "first": row["first_ms"],
-                "left": row["left_at_ms"],
-                "end": row["end_ms"],
-                "cause": row["cause"],
-                "ending": row["ending"],
-                "lagMs": row["lag_ms"],
-                "lagMessages": row["lag_messages"],
-                "flaps": row["flaps"],
-            }
-            for row in rows
-        ],
-    }
+def _episodes_span(episodes: DataFrame) -> tuple[int, int] | None:
+    bounds = (F.min("from_ms").alias("from_ms"), F.max("to_ms").alias("to_ms"))
+    span = _one(episodes.transform(with_broker_and_times), *bounds)
+    return None if span["from_ms"] is None else (span["from_ms"], span["to_ms"])
 
 
 # Lag.
@@ -270,7 +214,7 @@ def _what_if(overall: DataFrame) -> list[dict[str, Any]]:
             "policy", "half_period_check", "lag_max_messages", "lag_time_max_ms", "shrinks",
             "flaps", "false_evictions", "missed", "detection_ms_p50", "detection_ms_p99",
             "out_of_sync_ms", "under_min_isr_ms", "under_min_isr_fetching_ms",
-            "watermark_stall_ms", "below_resolution",
+            "watermark_stall_ms", "acks_all_stall_ms_max", "below_resolution",
         )
     )  # fmt: skip
 
@@ -332,18 +276,30 @@ def _seconds(limited: DataFrame) -> list[dict[str, Any]]:
 
 
 def _health_summary(health: DataFrame) -> dict[str, Any]:
-    """Leader changes and time below min ISR are the topics': a broker's are some of them again."""
+    """Leader changes are the topics': a broker's are some of them again. The time below min ISR is
+    that of the topic that was below it longest."""
     of_topic = F.col("level") == TOPIC
     row = _one(
         health,
         F.count(F.when(of_topic, 1)).alias("topics"),
         F.count(F.when(F.col("level") == BROKER, 1)).alias("brokers"),
         *(
-            F.coalesce(F.sum(F.when(of_topic, F.col(name))), F.lit(0)).alias(name)
-            for name in ("under_min_isr_ms", "leader_changes")
+            F.count(F.when((F.col("level") == level) & (F.col("status") == status), 1)).alias(
+                f"{status} {level}s"
+            )
+            for level in (TOPIC, BROKER)
+            for status in (CRITICAL, WARNING)
         ),
-    )
-    return dict(row.asDict())
+        F.coalesce(F.sum(F.when(of_topic, F.col("leader_changes"))), F.lit(0)).alias(
+            "leader_changes"
+        ),
+        F.max(F.when(of_topic, F.struct("under_min_isr_ms", "name"))).alias("longest"),
+    ).asDict(recursive=True)
+    longest = row.pop("longest") or {"under_min_isr_ms": 0, "name": None}
+    return row | {
+        "under_min_isr_ms": longest["under_min_isr_ms"],
+        "under_min_isr_topic": longest["name"],
+    }
 
 
 def _health(health: DataFrame) -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@
 - `ok`: none of this.
 
 A broker's episodes are those of its own replicas, its leader changes the leaderships that it lost.
-A topic's `under_min_isr_ms` is summed over its partitions; a broker's counts the time that its
-replicas were out meanwhile. `reason` says why, the worst first; of a broker it names incidents, if
-they are given, and not every episode.
+`out_ms` and `under_min_isr_ms` are wall time: while several partitions are out, or below min ISR,
+it passes once. `..._partition_ms` are the sums over partitions. A broker's time below min ISR is
+that in which its own replica was out of such a partition. `reason` says why, the worst first; of a
+broker it names incidents, if they are given, and not every episode.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from insync.pipeline.tables.assignments import PARTITION, deleted_at_ms, with_creation
-from insync.pipeline.tables.episodes import OPEN, leader_changes, record_end
-from insync.pipeline.tables.recorded_settings import with_settings
+from insync.pipeline.tables.assignments import PARTITION, TOPIC_PARTITION, with_creation
+from insync.pipeline.tables.episodes import OPEN, leader_changes
+from insync.pipeline.tables.min_isr import spans_below_min_isr, union_ms
+from insync.pipeline.tables.texts import duration_text
 from insync.pipeline.tables.throttle import PROGRESS, VERDICTS
 from insync.rules.move_estimates import Progress, ThrottleVerdict
 from insync.rules.settings import InSyncSettings
@@ -42,13 +43,16 @@ _SUMS: Final = (
     "open_episodes",
     "flapping",
     "out_ms",
+    "out_partition_ms",
     "under_min_isr_ms",
+    "under_min_isr_partition_ms",
     "leader_changes",
     "stall_ms",
     "held_back_s",
     "bad_throttles",
 )
 _PEAKS: Final = ("lag_ms_max", "lag_messages_max")
+_REPLICA: Final = (*TOPIC_PARTITION, "follower")
 
 SCHEMA: Final = StructType(
     [
@@ -75,19 +79,11 @@ def health(  # noqa: PLR0917 - one for each table
     assignments: DataFrame | None = None,
 ) -> DataFrame:
     """`episodes`, `lag`, `throttle` and `incidents` are the pipeline's tables, others telemetry."""
-    end = record_end(isr, fetches, appends)
-    if assignments is not None:
-        assignments = with_creation(assignments, assignments)
-    isr, fetches, appends, elections = (
-        with_creation(rows, assignments) for rows in (isr, fetches, appends, elections)
-    )
     facts = [
         *_topics_and_brokers(fetches, appends),
         *_of_episodes(episodes),
-        _of_min_isr(
-            isr, configs, _first_events(isr, fetches, appends), _last_moments(isr, end, assignments)
-        ),
-        *_of_elections(elections),
+        *_of_min_isr(spans_below_min_isr(isr, fetches, appends, configs, assignments), episodes),
+        *_of_elections(with_creation(elections, assignments)),
         _of_stalls(stalls),
     ]
     if lag is not None:
@@ -133,27 +129,14 @@ def _of_episodes(episodes: DataFrame) -> list[DataFrame]:
         F.lit(1).alias("episodes"),
         F.when(F.col("ending") == OPEN, 1).otherwise(0).alias("open_episodes"),
         F.when(F.col("flaps") > 1, 1).otherwise(0).alias("flapping"),
-        "out_ms",
     ]
+    out = _spans_out(episodes)
     return [
         episodes.select(*_named(TOPIC, "topic"), *facts),
-        episodes.select(*_named(BROKER, "follower"), *facts, "under_min_isr_ms"),
+        episodes.select(*_named(BROKER, "follower"), *facts),
+        _both_sums(out, TOPIC, "topic", "out", _REPLICA),
+        _both_sums(out, BROKER, "follower", "out", _REPLICA),
     ]
-
-
-def _first_events(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
-    events = [table.select(*PARTITION, "at_ms") for table in (isr, fetches, appends)]
-    return reduce(_joined, events).groupBy(*PARTITION).agg(F.min("at_ms").alias("first_ms"))
-
-
-def _last_moments(isr: DataFrame, end: DataFrame, assignments: DataFrame | None) -> DataFrame:
-    """Of each partition: the end of the record, or when its topic was deleted."""
-    partitions = isr.select(*PARTITION).distinct().crossJoin(F.broadcast(end))
-    if assignments is None:
-        return partitions
-    last_ms = F.least("record_end_ms", "deleted_ms")
-    deleted = partitions.join(deleted_at_ms(assignments), list(PARTITION), "left")
-    return deleted.withColumn("record_end_ms", last_ms).drop("deleted_ms")
 
 
 def _incident_texts(incidents: DataFrame | None, empty: DataFrame) -> DataFrame:
@@ -175,44 +158,45 @@ def _incident_texts(incidents: DataFrame | None, empty: DataFrame) -> DataFrame:
     return by_broker.select(*_named(BROKER, "broker"), words.alias("incidents"))
 
 
-def _of_min_isr(isr: DataFrame, configs: DataFrame, first: DataFrame, end: DataFrame) -> DataFrame:
-    """When partitions had fewer in sync than min(min.insync.replicas, replicas known).
-
-    The first change also tells of the time before it.
-    """
-    state = (*PARTITION, "leader_epoch", "number")
-    of_partition = W.partitionBy(*PARTITION)
-    in_order = of_partition.orderBy("leader_epoch", "number")
-    members = F.flatten(F.collect_set("members").over(of_partition))
-    states = (
-        isr.withColumn("number", F.coalesce("version", "at_ms"))
-        .groupBy(*state)
-        .agg(
-            F.min("at_ms").alias("from_ms"),
-            F.min(F.coalesce("decided_at_ms", "at_ms")).alias("decided_ms"),
-            F.max("leader").alias("leader"),
-            F.max(F.size("isr_before")).alias("in_sync_before"),
-            F.max(F.size("isr_after")).alias("in_sync"),
-            F.max(F.array_union("isr_before", "isr_after")).alias("members"),
-        )
-        .withColumn("is_first", F.row_number().over(in_order) == 1)
-        .withColumn("to_ms", F.lead("from_ms").over(in_order))
-        .withColumn("replicas", F.size(F.array_distinct(members)))
+def _of_min_isr(below: DataFrame, episodes: DataFrame) -> list[DataFrame]:
+    """Time that a topic had a partition below min ISR; and that a broker's own replica was out of
+    such a partition. Of partitions at the same time it counts once, `..._partition_ms` each."""
+    out = _spans_out(episodes).select(
+        *TOPIC_PARTITION,
+        "follower",
+        F.col("from_ms").alias("left_ms"),
+        F.col("to_ms").alias("back_ms"),
     )
-    judged = with_settings(states, configs, valid_at_ms=F.col("decided_ms"))
-    minimum = F.least("min_isr", "replicas")
-    before_ms = F.when(
-        F.col("is_first") & (F.col("in_sync_before") < minimum),
-        F.col("from_ms") - F.col("first_ms"),
-    ).otherwise(0)
-    after_ms = F.when(
-        F.col("in_sync") < minimum, F.coalesce("to_ms", "record_end_ms") - F.col("from_ms")
-    ).otherwise(0)
-    under_ms = F.greatest(F.lit(0), before_ms) + F.greatest(F.lit(0), after_ms)
-    return (
-        judged.join(first, list(PARTITION))
-        .join(end, list(PARTITION))
-        .select(*_named(TOPIC, "topic"), under_ms.alias("under_min_isr_ms"))
+    of_brokers = (
+        below.join(out, list(TOPIC_PARTITION))
+        .withColumn("from_ms", F.greatest("from_ms", "left_ms"))
+        .withColumn("to_ms", F.least("to_ms", "back_ms"))
+        .where("to_ms > from_ms")
+    )
+    return [
+        _both_sums(below, TOPIC, "topic", "under_min_isr", TOPIC_PARTITION),
+        _both_sums(of_brokers, BROKER, "follower", "under_min_isr", TOPIC_PARTITION),
+    ]
+
+
+def _spans_out(episodes: DataFrame) -> DataFrame:
+    """Of episodes whose length is known."""
+    from_ms = F.coalesce("left_at_ms", "began_at_ms")
+    spans = episodes.withColumn("from_ms", from_ms).withColumn("to_ms", from_ms + F.col("out_ms"))
+    return spans.where("to_ms IS NOT NULL")
+
+
+def _both_sums(
+    spans: DataFrame, level: str, name: str, what: str, part: tuple[str, ...]
+) -> DataFrame:
+    """Wall time, and the sum over partitions or their replicas."""
+    of_parts = union_ms(spans, *dict.fromkeys((name, *part)))
+    sums = of_parts.groupBy(name).agg(F.sum("union_ms").alias("sum_ms"))
+    joined = union_ms(spans, name).join(sums, name)
+    return joined.select(
+        *_named(level, name),
+        F.col("union_ms").alias(f"{what}_ms"),
+        F.col("sum_ms").alias(f"{what}_partition_ms"),
     )
 
 
@@ -275,9 +259,6 @@ def _is_bad() -> Column:
 def _reasons() -> Column:
     """Worst first."""
 
-    def seconds(name: str) -> Column:
-        return F.concat(F.format_number(F.col(name) / 1_000, 1), F.lit(" s"))
-
     def count(name: str, one: str, more: str) -> Column:
         """`more` holds the number where it has a %d."""
         many = F.format_string(more, F.col(name))
@@ -285,7 +266,7 @@ def _reasons() -> Column:
 
     reasons = [
         ("open_episodes", count("open_episodes", "1 still out of sync", "%d still out of sync")),
-        ("under_min_isr_ms", F.concat(seconds("under_min_isr_ms"), F.lit(" below min ISR"))),
+        ("under_min_isr_ms", F.concat(duration_text("under_min_isr_ms"), F.lit(" below min ISR"))),
         (
             "bad_throttles",
             count(
@@ -297,13 +278,13 @@ def _reasons() -> Column:
             "unnamed_episodes",
             F.concat(
                 count("episodes", "out of sync once, for ", "out of sync %d times, for "),
-                seconds("out_ms"),
+                duration_text("out_ms"),
             ),
         ),
         ("flapping", count("flapping", "1 of them in a row", "%d of them in a row")),
-        ("late", F.concat(F.lit("lag up to "), seconds("lag_ms_max"))),
+        ("late", F.concat(F.lit("lag up to "), duration_text("lag_ms_max"))),
         ("leader_changes", count("leader_changes", "1 leader change", "%d leader changes")),
-        ("long_stall", F.concat(F.lit("stalled for "), seconds("stall_ms"))),
+        ("long_stall", F.concat(F.lit("stalled for "), duration_text("stall_ms"))),
         ("held_back_s", count("held_back_s", "held back for 1 s", "replicas held back for %d s")),
     ]
     has_incidents = F.coalesce(F.col("incidents") != "", F.lit(False))  # noqa: FBT003

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from insync.pipeline.tables.partition_episodes import OPEN, SLOW_READS
+from insync.pipeline.tables.texts import duration_text
 
 SCHEMA: Final = StructType(
     [
@@ -119,12 +120,11 @@ def _summary() -> Column:
     partitions = F.when(F.col("partitions") == 1, "1 partition").otherwise(
         F.format_string("%d partitions", "partitions")
     )
-    seconds = F.concat(F.format_number(F.col("duration_ms") / 1_000, 1), F.lit(" s"))
     is_open = F.col("ended_at_ms").isNull()
     return F.concat(
         F.format_string("broker %d %s: ", "broker", "cause"),
         partitions,
         F.lit(", "),
-        seconds,
+        duration_text("duration_ms"),
         F.when(is_open, " so far").otherwise(""),
     )

@@ -1,105 +1,165 @@
-"""Which limit to set, and what it would cost: one row per policy, one of them the headline.
+"""What to set, or why to leave it: one row, with the trade that speaks for it.
 
-A limit is good if no follower was evicted falsely or flapped, and no time below min ISR came
-from a follower that kept fetching. Per policy the smallest good limit replayed is recommended, of
-those that the record can resolve: below that it shows no fault because it shows nothing.
+`advice.py` decides. Here Spark computes the numbers that it decides by: what each scenario of the
+what-if table comes to, how much was recorded, and the settings in force.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its common name
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
+from insync.pipeline.tables.advice import (
+    MIN_RECORD_MS,
+    Advice,
+    Outcome,
+    Recorded,
+    Running,
+    TradeRow,
+    advise,
+)
+from insync.pipeline.tables.running import running_settings
 from insync.pipeline.tables.schemas import SCENARIO
+from insync.telemetry.replay.scenario import Scenario
 
-COSTS: Final = ("detection_ms_p99", "watermark_stall_ms", "under_min_isr_ms")
-RULE: Final = ("policy", "lag_max_messages", "half_period_check")
+TRADE: Final = StructType(
+    [
+        StructField("role", StringType()),  # running, advised
+        *SCENARIO,
+        StructField("evictions", LongType()),
+        StructField("false_evictions", LongType()),
+        StructField("flaps", LongType()),
+        StructField("acks_all_stall_ms_max", LongType()),  # the longest of any partition
+        StructField("under_min_isr_ms_max", LongType()),  # of the partition longest below it
+        StructField("harm_partition_ms", LongType()),  # summed over partitions
+        StructField("is_below_floor", BooleanType()),
+    ]
+)
 
 RECOMMENDATION: Final = StructType(
     [
-        SCENARIO[0],
-        SCENARIO[2],
-        SCENARIO[3],
-        StructField("lag_time_max_ms", LongType()),  # null: no limit is good
-        StructField("is_headline", BooleanType()),
-        StructField("reason", StringType()),
-        *(StructField(name, LongType()) for name in COSTS),
-        *(
-            StructField(f"running_{name}", LongType()) for name in COSTS
-        ),  # null: it was not replayed
+        StructField("verdict", StringType(), nullable=False),  # too-short, keep, set
+        StructField("reason", StringType(), nullable=False),
+        *SCENARIO,  # what to set; the running one if nothing is to be set
+        StructField("running_policy", StringType()),
+        StructField("running_lag_time_max_ms", LongType()),
+        StructField("apply_command", StringType()),
+        StructField("revert_command", StringType()),
+        StructField("covered_ms", LongType()),
+        StructField("min_record_ms", LongType()),
+        StructField("floor_ms", LongType()),
+        StructField("silence_ms_p9999", LongType()),
+        StructField("silence_ms_max", LongType()),
+        StructField("statements", ArrayType(StringType())),
+        StructField("trade", ArrayType(TRADE)),
     ]
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """The rule that was in force while this was recorded."""
+def recommendation(
+    what_if: DataFrame,
+    record: DataFrame,
+    configs: DataFrame | None = None,
+    *,
+    min_record_ms: int = MIN_RECORD_MS,
+    is_apache_kafka: bool = False,
+) -> DataFrame:
+    """Of a what-if table and of the table `record`; `configs` says what was in force, without it
+    the defaults were. The schema is `RECOMMENDATION`."""
+    running = running_settings(configs, is_apache_kafka=is_apache_kafka)
+    recorded = recorded_of(record)
+    advice = advise(recorded, running, outcomes(what_if), min_record_ms=min_record_ms)
+    row = _row(advice, recorded, running, min_record_ms)
+    return what_if.sparkSession.createDataFrame([row], RECOMMENDATION)
 
-    policy: str = "caught-up"
-    lag_time_max_ms: int = 30_000
-    is_apache_kafka: bool = False  # where `caught-up`, looked at every T/2, is all that can be set
 
-
-def recommendation(what_if: DataFrame, running: Running | None = None) -> DataFrame:
-    """Of a what-if table, by its level `all`; its schema is `RECOMMENDATION`."""
-    running = running or Running()
-    overall = what_if.where(F.col("level") == "all")
-    is_good = (
-        (F.col("false_evictions") == 0)
-        & (F.col("flaps") == 0)
-        & (F.col("under_min_isr_fetching_ms") == 0)
-        & ~F.col("below_resolution")
+def recorded_of(record: DataFrame) -> Recorded:
+    row = record.first()
+    if row is None or row["first_at_ms"] is None:
+        return Recorded(covered_ms=0, span_ms=0)
+    return Recorded(
+        covered_ms=row["covered_ms"],
+        span_ms=row["last_at_ms"] - row["first_at_ms"],
+        silences=row["silences"],
+        silence_ms_p9999=row["silence_ms_p9999"],
+        silence_ms_max=row["silence_ms_max"],
     )
-    smallest = Window.partitionBy(*RULE).orderBy(~F.col("is_good"), "lag_time_max_ms")
-    chosen = (
-        overall.withColumn("is_good", is_good)
-        .withColumn("rank", F.row_number().over(smallest))
-        .where(F.col("rank") == 1)
-        .select(
-            *RULE,
-            "is_good",
-            F.when(F.col("is_good"), F.col("lag_time_max_ms")).alias("lag_time_max_ms"),
-            *(F.when(F.col("is_good"), F.col(name)).alias(name) for name in COSTS),
+
+
+def outcomes(what_if: DataFrame) -> list[Outcome]:
+    """Sums are those of level `all`; the longest time below min ISR is that of one partition."""
+    rule = [field.name for field in SCENARIO]
+
+    def over_all(name: str) -> Column:
+        return F.sum(F.when(F.col("level") == "all", F.col(name)))
+
+    numbers = {
+        "evictions": over_all("shrinks"),
+        "false_evictions": over_all("false_evictions"),
+        "flaps": over_all("flaps"),
+        "acks_all_stall_ms_max": F.max("acks_all_stall_ms_max"),
+        "acks_all_stall_partition_ms": over_all("acks_all_stall_ms"),
+        "under_min_isr_ms_max": F.max(
+            F.when(F.col("level") == "partition", F.col("under_min_isr_ms"))
+        ),
+        "under_min_isr_partition_ms": over_all("under_min_isr_ms"),
+        "catch_up_partition_ms": over_all("catch_up_ms"),
+    }
+    rows = what_if.groupBy(*rule).agg(*(column.alias(name) for name, column in numbers.items()))
+    return [
+        Outcome(
+            scenario=Scenario(**{name: row[name] for name in rule}),
+            **{name: row[name] or 0 for name in numbers},
         )
-    )
-    # At most one row, for `messages` with several limits the smallest: a global aggregate.
-    now = overall.where(
-        (F.col("policy") == running.policy)
-        & (F.col("lag_time_max_ms") == running.lag_time_max_ms)
-        & (F.col("half_period_check") == running.is_apache_kafka)
-    ).agg(*(F.min(name).alias(f"running_{name}") for name in COSTS))
-    return (
-        chosen.crossJoin(now)
-        .withColumn("is_headline", _is_headline(running))
-        .withColumn("reason", _reason())
-        .select(*RECOMMENDATION.names)
-    )
+        for row in rows.collect()
+    ]
 
 
-def _is_headline(running: Running) -> Column:
-    is_eligible = F.col("is_good")
-    if running.is_apache_kafka:
-        is_eligible &= (F.col("policy") == "caught-up") & F.col("half_period_check")
-    else:
-        is_eligible &= ~F.col("half_period_check")
-    best = Window.partitionBy().orderBy(
-        ~is_eligible,
-        "lag_time_max_ms",
-        F.col("policy") != running.policy,
-        "policy",
-        F.col("lag_max_messages").asc_nulls_first(),
-    )
-    return is_eligible & (F.row_number().over(best) == 1)
+def _row(advice: Advice, recorded: Recorded, running: Running, min_record_ms: int) -> Any:
+    facts = {
+        "verdict": advice.verdict,
+        "reason": advice.reason,
+        **_of_scenario(advice.scenario),
+        "running_policy": running.policy,
+        "running_lag_time_max_ms": running.lag_time_max_ms,
+        "apply_command": advice.apply_command,
+        "revert_command": advice.revert_command,
+        "covered_ms": recorded.covered_ms,
+        "min_record_ms": min_record_ms,
+        "floor_ms": advice.floor_ms,
+        "silence_ms_p9999": recorded.silence_ms_p9999,
+        "silence_ms_max": recorded.silence_ms_max,
+        "statements": list(advice.statements),
+        "trade": [_trade_row(row) for row in advice.trade],
+    }
+    return tuple(facts[name] for name in RECOMMENDATION.names)
 
 
-def _reason() -> Column:
-    good = F.format_string(
-        "%d ms is the smallest limit replayed without a false eviction, a flap, or time below the "
-        "minimum ISR while the follower kept fetching",
-        F.col("lag_time_max_ms"),
-    )
-    return F.when(F.col("is_good"), good).otherwise(F.lit("no limit replayed is good"))
+def _trade_row(row: TradeRow) -> Any:
+    outcome = row.outcome
+    facts = {
+        "role": row.role,
+        **_of_scenario(outcome.scenario),
+        "evictions": outcome.evictions,
+        "false_evictions": outcome.false_evictions,
+        "flaps": outcome.flaps,
+        "acks_all_stall_ms_max": outcome.acks_all_stall_ms_max,
+        "under_min_isr_ms_max": outcome.under_min_isr_ms_max,
+        "harm_partition_ms": outcome.harm_partition_ms,
+        "is_below_floor": row.is_below_floor,
+    }
+    return tuple(facts[name] for name in TRADE.names)
+
+
+def _of_scenario(scenario: Scenario) -> dict[str, Any]:
+    return {field.name: getattr(scenario, field.name) for field in SCENARIO}

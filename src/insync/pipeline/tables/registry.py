@@ -38,17 +38,25 @@ class Summary:
 
     columns: tuple[str, ...]  # the most important first: a terminal may not have room for all
     words: str  # which rows these are, and their order
+    details: tuple[str, ...] = ()  # columns for programs: --json has them, a terminal does not
     first: tuple[str, ...] = ()  # SQL expressions; the largest values come first
+    named: Mapping[str, str] = field(default_factory=dict)  # what a column is called there
     then: tuple[str, ...]  # columns that order the rest, ascending
     where: str = "true"
     rows_max: int | None = 20
 
     def rows(self, table: DataFrame) -> list[dict[str, Any]]:
         first = (F.expr(each).desc_nulls_last() for each in self.first)
-        shown = table.where(self.where).orderBy(*first, *self.then).select(*self.columns)
+        columns = {name: name for name in (*self.columns, *self.details)} | {
+            shown: name for name, shown in self.named.items()
+        }
+        shown = table.where(self.where).orderBy(*first, *self.then)
+        shown = shown.select(
+            *(F.col(columns[name]).alias(name) for name in (*self.columns, *self.details))
+        )
         if self.rows_max is not None:
             shown = shown.limit(self.rows_max)
-        return [row.asDict() for row in shown.collect()]
+        return [row.asDict(recursive=True) for row in shown.collect()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,41 +102,33 @@ def _incidents(inputs: Inputs, _: Options) -> DataFrame:
     return incidents(inputs.results["episodes"], inputs.results.get("lag"))
 
 
+def _record(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.tables.record import record, record_exported  # noqa: PLC0415
+
+    if is_exported(inputs.folder):
+        return record_exported(inputs.spark, inputs.folder, inputs.telemetry.get("isr"))
+    return record(**inputs.recorded("fetches", "appends", "isr", "stalls"))
+
+
 def _what_if(inputs: Inputs, options: Options) -> DataFrame:
-    from insync.pipeline.scenarios import WhatIfGrid  # noqa: PLC0415
-    from insync.pipeline.tables.recorded_settings import as_recorded  # noqa: PLC0415
+    from insync.pipeline.tables.recommendation import recorded_of  # noqa: PLC0415
+    from insync.pipeline.tables.running import grid_of  # noqa: PLC0415
     from insync.pipeline.tables.what_if import what_if, what_if_exported  # noqa: PLC0415
 
-    grid = WhatIfGrid(**{**as_recorded(inputs.telemetry["configs"]), **options})
+    record = inputs.results.get("record")
+    recorded = None if record is None else recorded_of(record)
+    grid = grid_of(options, inputs.telemetry["configs"], recorded)
     if is_exported(inputs.folder):
         return what_if_exported(inputs.spark, inputs.folder, grid=grid)
-    recorded = inputs.recorded("fetches", "appends", "isr", "stalls", "assignments")
-    return what_if(**recorded, grid=grid)
+    names = ("fetches", "appends", "isr", "stalls", "assignments", "configs")
+    return what_if(**inputs.recorded(*names), grid=grid)
 
 
-def _recommendation(inputs: Inputs, _: Options) -> DataFrame:
-    from insync.pipeline.tables.recommendation import Running, recommendation  # noqa: PLC0415
+def _recommendation(inputs: Inputs, options: Options) -> DataFrame:
+    from insync.pipeline.tables.recommendation import recommendation  # noqa: PLC0415
 
-    names = {
-        "policy": "replica.in.sync.policy",
-        "lag_time_max_ms": "replica.lag.time.max.ms",
-    }
-    defaults = Running()
-    recorded = {name: _last_setting(inputs, setting) for name, setting in names.items()}
-    running = Running(
-        policy=recorded["policy"] or defaults.policy,
-        lag_time_max_ms=int(recorded["lag_time_max_ms"] or defaults.lag_time_max_ms),
-    )
-    return recommendation(inputs.results["what_if"], running)
-
-
-def _last_setting(inputs: Inputs, name: str) -> str | None:
-    """The latest value of any broker; values of single topics do not count."""
-    rows = inputs.telemetry["configs"].where(
-        (F.col("name") == name) & ~F.col("scope").contains("/topic:")
-    )
-    last = rows.orderBy(F.col("at_ms").desc(), "scope").first()
-    return None if last is None else str(last["value"])
+    results, configs = inputs.results, inputs.telemetry["configs"]
+    return recommendation(results["what_if"], results["record"], configs, **options)
 
 
 def _throttle(inputs: Inputs, options: Options) -> DataFrame:
@@ -173,7 +173,7 @@ STEPS: Final[dict[str, Step]] = {
         make=_episodes,
         needs=("fetches",),
         summary=Summary(
-            columns=(*_REPLICA, "cause", "ending", "out_ms", "left_at_ms", "reason"),
+            columns=(*_REPLICA, "cause", "ending", "out_ms", "reason", "left_at_ms"),
             words="open episodes first, then the longest",
             first=("ending = 'open'", "out_ms"),
             then=(*_REPLICA, "left_at_ms"),
@@ -191,6 +191,19 @@ STEPS: Final[dict[str, Step]] = {
             then=("broker", "cause", "began_at_ms"),
         ),
     ),
+    "record": Step(
+        make=_record,
+        needs=("fetches", "appends"),
+        summary=Summary(
+            columns=(
+                "covered_ms", "first_at_ms", "last_at_ms", "gaps", "silences", "silence_ms_p9999",
+                "silence_ms_max", "silence_topic", "silence_partition", "silence_follower",
+                "silence_began_at_ms",
+            ),
+            words="how much was recorded, and the silences of healthy followers",
+            then=("first_at_ms",),
+        ),
+    ),
     "what_if": Step(
         make=_what_if,
         needs=("fetches", "appends"),
@@ -198,9 +211,16 @@ STEPS: Final[dict[str, Step]] = {
             columns=(
                 "policy", "lag_time_max_ms", "lag_max_messages", "half_period_check",
                 "below_resolution", "false_evictions", "flaps", "missed", "detection_ms_p99",
-                "under_min_isr_ms", "watermark_stall_ms", "shrinks",
+                "under_min_isr_partition_ms", "acks_all_stall_ms_max", "shrinks",
+                "watermark_stall_partition_ms",
             ),
-            words="over all partitions; the other rows are of single topics and partitions",
+            # Over all partitions these are sums.
+            named={
+                "under_min_isr_ms": "under_min_isr_partition_ms",
+                "watermark_stall_ms": "watermark_stall_partition_ms",
+            },
+            words="over all partitions; the other rows are of single topics and partitions. "
+            "partition ms are summed over partitions",
             then=("policy", "lag_max_messages", "half_period_check", "lag_time_max_ms"),
             where="level = 'all'",
             rows_max=None,  # one per scenario
@@ -210,15 +230,12 @@ STEPS: Final[dict[str, Step]] = {
         make=_recommendation,
         summary=Summary(
             columns=(
-                "is_headline", "policy", "lag_time_max_ms", "lag_max_messages",
-                "half_period_check", "detection_ms_p99", "watermark_stall_ms", "under_min_isr_ms",
-                "running_detection_ms_p99", "running_watermark_stall_ms",
-                "running_under_min_isr_ms", "reason",
+                "verdict", "reason", "policy", "lag_time_max_ms", "lag_max_messages",
+                "apply_command", "revert_command", "covered_ms", "min_record_ms", "floor_ms",
+                "silence_ms_p9999", "silence_ms_max", "statements", "trade",
             ),
-            words="the headline first; a policy without a limit has no good one",
-            first=("is_headline", "lag_time_max_ms IS NOT NULL"),
-            then=("lag_time_max_ms", "policy", "lag_max_messages", "half_period_check"),
-            rows_max=None,
+            words="what to set, or why to leave it",
+            then=("verdict",),
         ),
     ),
     "throttle": Step(
@@ -226,9 +243,12 @@ STEPS: Final[dict[str, Step]] = {
         needs=("throttle",),
         summary=Summary(
             columns=(
-                "broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verdict", "progress",
-                "estimated_ms", "real_ms", "began_at_ms", "seconds", "headroom_bytes_per_s",
-                "safe_above_bytes_per_s", "safe_below_bytes_per_s",
+                "broker", "side", "limit_bytes_per_s", "verdict", "progress", "estimated_ms",
+                "real_ms", "difference", "use", "held_back_s", "began_at_ms",
+            ),
+            details=(
+                "seconds", "headroom_bytes_per_s", "safe_above_bytes_per_s",
+                "safe_below_bytes_per_s", "bytes_in_per_s",
             ),
             words="stuck and unfinishable first, then the longest held back",
             first=(
@@ -244,6 +264,10 @@ STEPS: Final[dict[str, Step]] = {
         needs=("fetches",),
         summary=Summary(
             columns=("status", "level", "name", "reason"),
+            details=(
+                "lag_ms_max", "lag_messages_max", "episodes", "open_episodes", "flapping", "out_ms",
+                "under_min_isr_ms", "leader_changes", "stall_ms", "held_back_s", "bad_throttles",
+            ),
             words="the worst first",
             first=("status = 'critical'", "status = 'warning'", "out_ms"),
             then=("level", "name"),

@@ -32,7 +32,11 @@ COUNTS: Final = (  # in the kernel's order
     "under_min_isr_ms",
     "under_min_isr_fetching_ms",
     "watermark_stall_ms",
+    "catch_up_ms",
+    "acks_all_stall_ms",
+    "acks_all_stall_ms_max",
 )
+PEAKS: Final = ("acks_all_stall_ms_max",)  # of these the largest counts, the others are added up
 
 LEVEL: Final = (
     StructField("level", StringType(), nullable=False),  # partition, topic or all
@@ -60,6 +64,10 @@ WHAT_IF: Final = StructType(
         # The part of it from episodes in which the follower kept fetching.
         StructField("under_min_isr_fetching_ms", LongType()),
         StructField("watermark_stall_ms", LongType()),
+        StructField("catch_up_ms", LongType()),  # of evicted followers, from their first fetch
+        # All stalls of acks=all longer than the record resolves, however they ended.
+        StructField("acks_all_stall_ms", LongType()),
+        StructField("acks_all_stall_ms_max", LongType()),  # the longest of one partition
         StructField("below_resolution", BooleanType()),
     ]
 )

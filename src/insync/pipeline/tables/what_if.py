@@ -22,18 +22,20 @@ from insync.pipeline.replay.assignments import by_creation
 from insync.pipeline.replay.driver import Replayed, parameters, replay
 from insync.pipeline.replay.state import DELAYS, Array
 from insync.pipeline.scenarios import WhatIfGrid
-from insync.pipeline.tables.schemas import COUNTS, LEVEL, SCENARIO, VERDICTS, WHAT_IF
+from insync.pipeline.tables.schemas import COUNTS, LEVEL, PEAKS, SCENARIO, VERDICTS, WHAT_IF
+from insync.telemetry.schemas import MIN_ISR
 
 KEY = [field.name for field in (*LEVEL, *SCENARIO)]
 PARTITION, TOPIC, ALL = "partition", "topic", "all"
 
 
-def what_if(
+def what_if(  # noqa: PLR0917 - one for each table
     fetches: DataFrame,
     appends: DataFrame,
     isr: DataFrame | None = None,
     stalls: DataFrame | None = None,
     assignments: DataFrame | None = None,
+    configs: DataFrame | None = None,
     *,
     grid: WhatIfGrid | None = None,
 ) -> DataFrame:
@@ -42,6 +44,8 @@ def what_if(
     frames = {"fetches": fetches, "appends": appends, "isr": isr, "stalls": stalls}
     frames["assignments"] = assignments
     tables = {name: frame for name, frame in frames.items() if frame is not None}
+    if configs is not None:
+        tables["configs"] = configs.where(F.col("name") == MIN_ISR)
     verdicts = shards.from_tables(tables, events.COLUMNS, Replay(grid), VERDICTS)
     return _summed_levels(verdicts, grid)
 
@@ -58,7 +62,7 @@ def what_if_exported(
 def _summed_levels(verdicts: DataFrame, grid: WhatIfGrid) -> DataFrame:
     """In SQL: an expression built in Python costs several calls into the JVM per term, and Spark
     analyses all columns again for each one that is added."""
-    added = [F.expr(f"sum({name}) AS {name}") for name in COUNTS]
+    added = [F.expr(f"{'max' if n in PEAKS else 'sum'}({n}) AS {n}") for n in COUNTS]
     in_order = F.expr("array_sort(flatten(collect_list(detection_ms))) AS detection_ms")
     made = {
         "detection_ms_p50": _nearest_rank(50),
@@ -84,7 +88,10 @@ class Replay:
         return pa.concat_tables(map(self._of_topics, by_creation(tables)))
 
     def _of_topics(self, tables: shards.Tables) -> pa.Table:
-        shard = events.shard(**{name: tables[name] for name in events.COLUMNS})
+        shard = events.shard(
+            **{name: tables[name] for name in events.COLUMNS},
+            min_insync_replicas=self._grid.min_insync_replicas,
+        )
         replayed = replay(shard, parameters(self._grid))
         return self._table(_groups(shard), replayed)
 
@@ -149,6 +156,9 @@ def _summed(replayed: Replayed, group: Group) -> tuple[Array, Array]:
         return verdicts, delays
     summed = np.zeros((len(group.topics), *verdicts.shape[1:]), np.int64)
     np.add.at(summed, row, verdicts)
+    for peak in (COUNTS.index(name) for name in PEAKS):
+        summed[:, :, peak] = 0
+        np.maximum.at(summed[:, :, peak], row, verdicts[:, :, peak])
     each = verdicts.shape[1]
     index = np.repeat(row, each) * each + np.tile(np.arange(each), len(row))
     of_delay = np.repeat(index, verdicts[:, :, DELAYS].reshape(-1))

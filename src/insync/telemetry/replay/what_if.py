@@ -1,28 +1,17 @@
 """What-if by the rules themselves: one partition, one scenario, one event after the other.
 
 This is the definition that the compiled replay (`insync.pipeline.replay`) is held to, so it is
-written to be read. What the design leaves open is decided here:
+written to be read. `histories` decides what was recorded. What the design leaves open about a
+replay is decided here:
 
-- **Events.** An append at `at_ms`; a fetch that succeeded at `at_ms + read_ms`, a merged one at
-  each of its evenly spaced points. A slow read is pending from `at_ms` on, after the rows of that
-  millisecond. Other outcomes are no fetch: they only end their read.
-- **Order** in an epoch: time, `seq`, then (without `seq`) the leader's end a row was judged by, a
-  fetch before an append there, follower, offset. A row seen twice (`seq`) counts once.
-- **Who.** Replicas known are leaders, followers that fetch, and the first `isr_before`. A later
-  change of the ISR, also a controller's, is a verdict and not replayed: a broker that died leaves
-  when its policy says so.
-- **Moved away.** That a replica was removed by a reassignment, or by the cancellation of one
-  (`assignments`, and `isr.cause`; where both are unknown, none was) is no verdict. It begins an
-  epoch, and with that epoch the replica is gone: without leaving, its episode closed as the
-  record's end closes it, not known until it fetches or leads again.
-- **In sync at the start**, where no change of the ISR is known: those that fetch in the first
-  epoch, except replicas that a reassignment was adding when they are first assigned.
-- **Created again.** A topic with a new id (`assignments`) has another history (`by_creation`).
-- **An epoch** begins with its first event, at the leader's end offset of that event; the
-  watermark begins there too. It ends with its last event: a dead leader evicts no follower. What an
-  old leader records after a later epoch began is left out: time counts once.
-  Until the next epoch begins, a replica that is out stays out, and that time counts; nothing is
-  missed in it.
+- **Verdicts are not replayed.** A change of the ISR after the first, also a controller's, is a
+  verdict: a broker that died leaves when its policy says so.
+- **Moved away.** That a replica was removed is no verdict. With the epoch that this began the
+  replica is gone: without leaving, its episode closed as the record's end closes it, not known
+  until it fetches or leads again.
+- **An epoch** begins at the leader's end offset of its first event; the watermark begins there too.
+  After its last event, until the next epoch begins, a replica that is out stays out, and that time
+  counts; nothing is missed in it.
 - **Leadership.** The leader is in sync. The episode of a new leader that was out closes as the
   record's end closes it: not returned, no flap, false if the true lag had not passed T.
 - **Not seen before.** A replica outside from the start is out since its first fetch.
@@ -32,14 +21,20 @@ written to be read. What the design leaves open is decided here:
   last fetch more than T ago.
 - **Half-period check**: the first check is at the epoch's first event; a check evicts every
   follower that is late.
+- **Min ISR** is the one recorded; `min_insync_replicas` is used in its place if it is set.
+- **A stall of acks=all** lasts while the watermark stands still below the leader's end; a follower
+  that catches up or leaves ends it, and so does its epoch. `watermark_stall_ms` knows those that an
+  eviction ended. `acks_all_stall_ms` has all that are longer than the record resolves, two fetch
+  waits; shorter ones are what replication takes.
+- **Catching up** (`catch_up_ms`): from an evicted follower's first fetch to its return, or to the
+  end of its episode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 from insync.rules.follower import Fetch
 from insync.rules.isr import Expanding, IsrChange
@@ -62,18 +57,24 @@ from insync.rules.leadership import Leadership, Rule
 from insync.rules.policy import Policy
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.telemetry.replay.histories import (
+    APPEND,
+    BEGAN,
+    LATER_THAN_ANY,
+    Epoch,
+    Event,
+    History,
+    Minimums,
+    Row,
+    Rows,
+    is_ok,
+    leader_end,
+)
 from insync.telemetry.replay.scenario import Scenario
-from insync.telemetry.schemas import OK, REASSIGNMENT
 
-Row = Mapping[str, Any]
-Rows = Sequence[Row]
 REPLAYED_INCARNATION: Final = Incarnation(
     0
 )  # the tables tell only of fetches of living incarnations
-LATER_THAN_ANY: Final = 2**62
-
-ROW, BEGAN = 0, 1  # what comes first in a millisecond
-FETCH, APPEND = 0, 1
 
 
 @dataclass(slots=True)
@@ -90,227 +91,20 @@ class Verdicts:
     under_min_isr_ms: int = 0
     under_min_isr_fetching_ms: int = 0
     watermark_stall_ms: int = 0
+    catch_up_ms: int = 0
+    acks_all_stall_ms: int = 0
+    acks_all_stall_ms_max: int = 0
     detection_ms: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    at_ms: int
-    when: int
-    kind: int
-    row: Row
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    number: int
-    leader: int
-    events: list[Event]
-
-    @property
-    def begins_at_ms(self) -> int:
-        return self.events[0].at_ms
-
-    @property
-    def start(self) -> int:
-        first = self.events[0]
-        return int(first.row["base_offset"]) if first.kind == APPEND else leader_end(first.row) or 0
-
-    @property
-    def ends_at_ms(self) -> int:
-        return self.events[-1].at_ms
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """One partition as recorded."""
-
-    epochs: list[Epoch]
-    replicas: frozenset[int]
-    in_sync_at_start: frozenset[int]
-    moved_away: list[tuple[int, int]]  # the first epoch without it, and which replica
-    stalls: list[Row]
-
-
-def leader_end(row: Row) -> int | None:
-    low: int | None = row["leader_end_low"]
-    high: int | None = row["leader_end_high"]
-    return high if low is None else low
-
-
-def by_creation(tables: Mapping[str, Rows]) -> list[Mapping[str, Rows]]:
-    """The tables of topics as they were created first, second and so on; stalls are in each."""
-    created_ms: dict[tuple[str, int], dict[str, int]] = {}
-    for row in tables.get("assignments", ()):
-        by_id = created_ms.setdefault((row["topic"], row["partition"]), {})
-        by_id[row["topic_id"]] = min(row["at_ms"], by_id.get(row["topic_id"], row["at_ms"]))
-
-    def creation(row: Row) -> int:
-        by_id = created_ms.get((row["topic"], row["partition"]), {})
-        created: int = sum(at_ms <= row["at_ms"] for at_ms in by_id.values())
-        return max(0, created - 1)
-
-    return [
-        {
-            name: [row for row in rows if "topic" not in row or creation(row) == number]
-            for name, rows in tables.items()
-        }
-        for number in range(max((len(by_id) for by_id in created_ms.values()), default=1))
-    ]
-
-
-def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
-    """Each partition that has a fetch or an append, of topics that were created once."""
-    events_by_partition: dict[tuple[str, int], list[Event]] = {}
-    for name, kind in (("fetches", FETCH), ("appends", APPEND)):
-        for row in tables[name]:
-            events = _events(row, kind)
-            if events:
-                events_by_partition.setdefault((row["topic"], row["partition"]), []).extend(events)
-    changes: dict[tuple[str, int], list[Row]] = {}
-    for row in tables.get("isr", ()):
-        changes.setdefault((row["topic"], row["partition"]), []).append(row)
-    assignments: dict[tuple[str, int], list[Row]] = {}
-    for row in tables.get("assignments", ()):
-        assignments.setdefault((row["topic"], row["partition"]), []).append(row)
-    stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
-    return {
-        key: _history(
-            events_by_partition[key], changes.get(key, []), assignments.get(key, []), stalls
-        )
-        for key in sorted(events_by_partition)
-    }
-
-
-def _events(row: Row, kind: int) -> list[Event]:
-    at_ms: int = row["at_ms"]
-    if kind == APPEND:
-        return [Event(at_ms, ROW, kind, row)]
-    if leader_end(row) is None or row["follower"] == row["leader"]:
-        return []  # cannot be judged; counted by `problems`
-    read_ms = row["read_ms"] or 0
-    if read_ms > 0:
-        return [Event(at_ms, BEGAN, kind, row), Event(at_ms + read_ms, ROW, kind, row)]
-    if not _is_ok(row):
-        return []
-    gaps = max(1, row["repeats"] or 1) - 1
-    span_ms = max(0, at_ms if row["last_at_ms"] is None else row["last_at_ms"]) - at_ms
-    if gaps == 0 or span_ms <= 0:
-        return [Event(at_ms, ROW, kind, row)]
-    points = dict.fromkeys(at_ms + span_ms * point // gaps for point in range(gaps + 1))
-    return [Event(point_ms, ROW, kind, row) for point_ms in points]
-
-
-def _is_ok(row: Row) -> bool:
-    return row["outcome"] in (OK, None)
-
-
-def _order(event: Event) -> tuple[int, ...]:
-    row = event.row
-    seq = LATER_THAN_ANY if row["seq"] is None else row["seq"]
-    if event.kind == APPEND:
-        return (event.at_ms, event.when, seq, row["base_offset"], APPEND, row["end_offset"], 0)
-    return (
-        event.at_ms,
-        event.when,
-        seq,
-        leader_end(row) or 0,
-        FETCH,
-        row["follower"],
-        row["offset"],
-    )
-
-
-def _history(
-    events: list[Event], changes: list[Row], assignments: list[Row], stalls: list[Row]
-) -> History:
-    epochs = []
-    by_epoch = sorted(events, key=lambda event: event.row["leader_epoch"])
-    for number, some in groupby(by_epoch, key=lambda event: event.row["leader_epoch"]):
-        ordered = sorted(some, key=_order)
-        leader = ordered[0].row["leader"]
-        epochs.append(
-            Epoch(number, leader, _each_once([e for e in ordered if e.row["leader"] == leader]))
-        )
-    first = epochs[0]
-    replicas = {epoch.leader for epoch in epochs}
-    for epoch in epochs:
-        replicas |= {event.row["follower"] for event in epoch.events if event.kind == FETCH}
-    if changes:
-        change = min(changes, key=lambda row: (row["leader_epoch"], row["version"] or 0))
-        at_start = set(change["isr_before"])
-    else:
-        at_start = {event.row["follower"] for event in first.events if event.kind == FETCH}
-        at_start -= _added(assignments)
-    return History(
-        epochs=_until_superseded(epochs),
-        replicas=frozenset(replicas | at_start),
-        in_sync_at_start=frozenset(at_start | {first.leader}),
-        moved_away=[
-            *(
-                (row["leader_epoch"], row["replica"])
-                for row in changes
-                if row.get("cause") == REASSIGNMENT
-            ),
-            *_removed(assignments),
-        ],
-        stalls=stalls,
-    )
-
-
-def _until_superseded(epochs: list[Epoch]) -> list[Epoch]:
-    """Each epoch until a later one begins."""
-    result = []
-    for index, epoch in enumerate(epochs):
-        begun_ms = min((later.begins_at_ms for later in epochs[index + 1 :]), default=None)
-        until_ms = epoch.ends_at_ms if begun_ms is None else max(epoch.begins_at_ms, begun_ms)
-        own = [event for event in epoch.events if event.at_ms <= until_ms]
-        result.append(Epoch(epoch.number, epoch.leader, own))
-    return result
-
-
-def _in_order(assignments: list[Row]) -> list[Row]:
-    return sorted(assignments, key=lambda row: (row["leader_epoch"], row["version"], row["at_ms"]))
-
-
-def _removed(assignments: list[Row]) -> list[tuple[int, int]]:
-    """The first epoch without a replica, and which; a deleted topic has no epoch after it."""
-    return [
-        (after["leader_epoch"], broker)
-        for before, after in pairwise(_in_order(assignments))
-        for broker in before["replicas"]
-        if after["replicas"] and broker not in after["replicas"]
-    ]
-
-
-def _added(assignments: list[Row]) -> set[int]:
-    """The replicas that a reassignment is adding where they are first assigned."""
-    first: dict[int, bool] = {}
-    for row in _in_order(assignments):
-        for broker in row["replicas"]:
-            first.setdefault(broker, broker in row["adding"])
-    return {broker for broker, is_adding in first.items() if is_adding}
-
-
-def _each_once(events: list[Event]) -> list[Event]:
-    """The first row with a number stays, with all its events."""
-    first: dict[tuple[int, int], Row] = {}
-    kept = []
-    for event in events:
-        seq = event.row["seq"]
-        if seq is not None and event.row is not first.setdefault((event.kind, seq), event.row):
-            continue
-        kept.append(event)
-    return kept
 
 
 def replay(
     history: History,
     scenario: Scenario,
     *,
-    min_insync_replicas: int,
+    min_insync_replicas: int | None,
     fetch_wait_max_ms: int,
 ) -> Verdicts:
+    """`min_insync_replicas` None: as it was recorded."""
     partition = _Partition(history, scenario, min_insync_replicas)
     for index, epoch in enumerate(history.epochs):
         following = history.epochs[index + 1 : index + 2]
@@ -330,12 +124,15 @@ class _Episode:
     has_passed: bool = False  # the true lag was above T at some time of it
     keeps_fetching: bool = False
     under_min_isr_ms: int = 0
+    back_since_ms: int | None = None  # its first fetch since it was evicted
 
 
 class _Partition:
     """What goes on from epoch to epoch: who is in, who is out since when, and the counts."""
 
-    def __init__(self, history: History, scenario: Scenario, min_insync_replicas: int) -> None:
+    def __init__(
+        self, history: History, scenario: Scenario, min_insync_replicas: int | None
+    ) -> None:
         self.policy: Policy = scenario.rule()
         self.scenario = scenario
         self.replicas = history.replicas
@@ -346,7 +143,8 @@ class _Partition:
         self.verdicts = Verdicts()
         self.now_ms = history.epochs[0].begins_at_ms
         self._moves = set(history.moved_away)  # those yet to come
-        self._min_insync_replicas = min_insync_replicas
+        self._asked = None if min_insync_replicas is None else [(NEVER_MS, min_insync_replicas)]
+        self._minimums: Minimums = []
 
     @property
     def limit_ms(self) -> int:
@@ -354,6 +152,7 @@ class _Partition:
 
     def begin(self, epoch: Epoch) -> None:
         self.now_ms = epoch.begins_at_ms
+        self._minimums = self._asked or epoch.minimums
         begun = {move for move in self._moves if move[0] <= epoch.number}
         self._moves -= begun
         for _, broker in begun:
@@ -369,10 +168,17 @@ class _Partition:
         self._close(broker, returned_at_ms=None)
 
     def time_passes(self, to_ms: int) -> None:
+        for (_, minimum), (until_ms, _) in pairwise([*self._minimums, (LATER_THAN_ANY, 0)]):
+            if until_ms > self.now_ms:
+                self._time_passes(min(until_ms, to_ms), minimum)
+            if until_ms >= to_ms:
+                return
+
+    def _time_passes(self, to_ms: int, minimum: int) -> None:
         passed_ms = to_ms - self.now_ms
         self.now_ms = to_ms
         known = len(self.replicas - self.gone)
-        is_under = len(self.members) < min(self._min_insync_replicas, known)
+        is_under = len(self.members) < min(minimum, known)
         for episode in self.episodes.values():
             self.verdicts.out_of_sync_ms += passed_ms
             if is_under and episode.was_evicted:
@@ -405,8 +211,11 @@ class _Partition:
         self._close(broker, returned_at_ms=self.now_ms)
 
     def fetches(self, broker: int) -> None:
-        if broker in self.episodes and self._is_silent(broker):
-            self.episodes[broker].keeps_fetching = False
+        episode = self.episodes.get(broker)
+        if episode is not None and self._is_silent(broker):
+            episode.keeps_fetching = False
+        if episode is not None and episode.back_since_ms is None:
+            episode.back_since_ms = self.now_ms
         self.fetched_at_ms[broker] = self.now_ms
         self.gone.discard(broker)
         if broker not in self.members and broker not in self.episodes:
@@ -421,6 +230,8 @@ class _Partition:
         if episode is None or not episode.was_evicted:
             return
         self.verdicts.false_evictions += not episode.has_passed
+        if episode.back_since_ms is not None:
+            self.verdicts.catch_up_ms += self.now_ms - episode.back_since_ms
         if returned_at_ms is not None and returned_at_ms - episode.since_ms <= self.limit_ms:
             self.verdicts.flaps += 1
         if episode.keeps_fetching and not self._is_silent(broker):
@@ -440,6 +251,7 @@ class _Term:
         self._of = partition
         self._epoch = epoch
         self._stalls = stalls
+        self._fetch_wait_max_ms = fetch_wait_max_ms
         begins_at_ms = epoch.begins_at_ms
         replicas = sorted(partition.replicas | {epoch.leader})
         half_period = partition.scenario.half_period_check
@@ -498,6 +310,7 @@ class _Term:
             else:
                 self._fetch(event.row)
         self._look_until(self._epoch.ends_at_ms)
+        self._end_stall()
         for broker in self._accounted_until_ms:
             self._account_true_lag(broker)
 
@@ -559,7 +372,7 @@ class _Term:
         follower, now_ms = BrokerId(row["follower"]), self._of.now_ms
         end = Offset(leader_end(row) or 0)
         self._account_true_lag(follower)
-        if row["read_ms"] and not _is_ok(row):
+        if row["read_ms"] and not is_ok(row):
             self._report(ReadFailed(follower, self._reads[id(row)]))
             return
         self._of.fetches(follower)
@@ -587,11 +400,21 @@ class _Term:
         before = self._state.high_watermark
         self._state, effects = step(self._state, event, now_ms=self._of.now_ms)
         if self._state.high_watermark > before:
+            self._end_stall()
             is_level = self._state.high_watermark >= self._state.end
             self._blocked_since_ms = None if is_level else self._of.now_ms
         for effect in effects:
             if isinstance(effect, ProposeIsr):
                 self._commit(effect.change)
+
+    def _end_stall(self) -> None:
+        """The watermark moves, or the epoch ends."""
+        if self._blocked_since_ms is None:
+            return
+        verdicts, stall_ms = self._of.verdicts, self._of.now_ms - self._blocked_since_ms
+        verdicts.acks_all_stall_ms_max = max(verdicts.acks_all_stall_ms_max, stall_ms)
+        if stall_ms > 2 * self._fetch_wait_max_ms:
+            verdicts.acks_all_stall_ms += stall_ms
 
     def _commit(self, change: IsrChange) -> None:
         if isinstance(change, Expanding):
