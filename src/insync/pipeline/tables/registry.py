@@ -107,7 +107,7 @@ def _record(inputs: Inputs, _: Options) -> DataFrame:
 
     if is_exported(inputs.folder):
         return record_exported(inputs.spark, inputs.folder, inputs.telemetry.get("isr"))
-    return record(**inputs.recorded("fetches", "appends", "isr", "stalls"))
+    return record(**inputs.recorded("fetches", "appends", "isr", "stalls", "assignments"))
 
 
 def _what_if(inputs: Inputs, options: Options) -> DataFrame:
