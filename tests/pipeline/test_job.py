@@ -33,7 +33,7 @@ def test_episodes_and_what_if_of_a_silent_follower(
     done = run(spark, job, {"episodes": {}, "what_if": options})
     assert done.rows["episodes"] == 1
     (episode,) = pq.read_table(tmp_path / "out" / "episodes").to_pylist()
-    assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "frozen", "rejoined")
+    assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "stuck", "rejoined")
     rows = pq.read_table(tmp_path / "out" / "what_if").to_pylist()
     overall = {row["lag_time_max_ms"]: row for row in rows if row["level"] == "all"}
     # Silent for 12 s: out under 10 s, in under 20.
@@ -180,4 +180,4 @@ def test_an_export_of_an_earlier_version_gives_the_same_results(
         results.append([pq.read_table(out / each).to_pylist() for each in ("episodes", "what_if")])
     assert results[0] == results[1]
     (episode,) = results[1][0]
-    assert (episode["cause"], episode["reason"]) == ("frozen", None)
+    assert (episode["cause"], episode["reason"]) == ("stuck", None)

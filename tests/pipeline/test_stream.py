@@ -221,7 +221,7 @@ def test_what_a_stream_wrote_is_a_source_of_episodes_and_what_if(
     job = Job(source=str(out), out=str(tmp_path / "results"))
     run(spark, job, {"episodes": {}, "what_if": options})
     (episode,) = pq.read_table(tmp_path / "results" / "episodes").to_pylist()
-    assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "frozen", "rejoined")
+    assert (episode["follower"], episode["cause"], episode["ending"]) == (3, "stuck", "rejoined")
     rows = pq.read_table(tmp_path / "results" / "what_if").to_pylist()
     shrinks = {row["lag_time_max_ms"]: row["shrinks"] for row in rows if row["level"] == "all"}
     assert shrinks == {LAG_MS: 1, 2 * LAG_MS: 0}  # silent for 12 s

@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from insync.pipeline.tables.episodes import CAUSES, SCHEMA, episodes
 from insync.telemetry.schemas import REASSIGNMENT
 from support.pipeline.episodes_oracle import episodes as expected_episodes
+from support.pipeline.exported_tables import SILENT, STEP_MS, STEPS, fetch
+from support.pipeline.exported_tables import record as silent_follower
 from support.pipeline.random_tables import Tables, made_up
 from support.pipeline.spark_frames import as_frames
 from support.telemetry.recorded_runs import record_a_run
@@ -70,6 +72,33 @@ def test_episodes_agree_with_the_oracle_on_a_recorded_run_with_every_fault(
     expected = expected_episodes(tables)
     assert expected, "no replica was out of sync"
     same(episodes_of_tables(spark, tables), expected)
+
+
+def with_another_partition(*, silent: bool) -> Tables:
+    """Follower 3 fetches another partition too, from another leader."""
+    tables = silent_follower()
+    steps = [step for step in range(STEPS) if not (silent and step in SILENT)]
+    tables["fetches"] += [
+        fetch(1_000_000 + step * STEP_MS + 10, step, 3, 0) | {"partition": 1, "leader": 2}
+        for step in steps
+    ]
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("tables", "cause"),
+    [
+        (silent_follower(), "stuck"),
+        (with_another_partition(silent=True), "frozen"),
+        (with_another_partition(silent=False), "stuck"),
+    ],
+)
+def test_a_broker_is_frozen_if_more_than_one_partition_shows_its_silence(
+    spark: SparkSession, tables: Tables, cause: str
+) -> None:
+    """It stops fetching the first one for 12 s. If that is the only one, the record cannot tell."""
+    (episode,) = episodes_of_tables(spark, tables)
+    assert (episode["follower"], episode["cause"]) == (3, cause)
 
 
 def test_no_tables_have_no_episodes(spark: SparkSession) -> None:

@@ -62,14 +62,18 @@ def partitions_of(tables: Tables) -> list[Partition]:
     return result
 
 
-def active_slots(tables: Tables) -> dict[int, set[tuple[int, int]]]:
-    """By broker: when it did something, as first and last tenth of a second."""
-    slots: dict[int, set[tuple[int, int]]] = {}
-    for row in tables["fetches"]:
-        last_ms = row["at_ms"] if row["last_at_ms"] is None else row["last_at_ms"]
-        slots.setdefault(row["follower"], set()).add((row["at_ms"] // 100, last_ms // 100))
+Slots = dict[int, set[tuple[int, int, str, int]]]
+
+
+def active_slots(tables: Tables) -> Slots:
+    """By broker: when it did something, as first and last tenth of a second, and where."""
+    slots: Slots = {}
     for row in (*tables["fetches"], *tables["appends"]):
-        slots.setdefault(row["leader"], set()).add((row["at_ms"] // 100, row["at_ms"] // 100))
+        first, where = row["at_ms"] // 100, (row["topic"], row["partition"])
+        slots.setdefault(row["leader"], set()).add((first, first, *where))
+        if "follower" in row:
+            last_ms = row["at_ms"] if row["last_at_ms"] is None else row["last_at_ms"]
+            slots.setdefault(row["follower"], set()).add((first, last_ms // 100, *where))
     return slots
 
 
@@ -90,7 +94,7 @@ class Partition:
         self.tables, self.topic, self.partition = tables, topic, partition
         self.record_end_ms = record_end_ms
         self.replaced_at_ms: int | None = None  # when another topic got its name
-        self.activity: dict[int, set[tuple[int, int]]] = {}
+        self.activity: Slots = {}
         self.assignments = sorted(
             tables.get("assignments", []),
             key=lambda row: (row["leader_epoch"], row["version"], row["at_ms"]),
@@ -122,9 +126,13 @@ class Partition:
         return result
 
     def is_silent(self, follower: int, left_ms: int, limit_ms: int) -> bool:
-        return not any(
-            100 * first <= left_ms - 99 and 100 * last >= left_ms - limit_ms
-            for first, last in self.activity.get(follower, ())
+        """And was not before, in another partition."""
+        since_ms = left_ms - limit_ms
+        before = [slot for slot in self.activity.get(follower, ()) if 100 * slot[0] <= left_ms - 99]
+        is_silent = not any(100 * last >= since_ms for _, last, *_ in before)
+        return is_silent and any(
+            100 * last >= since_ms - limit_ms and where != [self.topic, self.partition]
+            for _, last, *where in before
         )
 
     def removals(self, follower: int) -> list[Row]:

@@ -17,7 +17,7 @@ UNFOLDED_MAX: Final = 20  # incidents in the list; those after them are behind o
 
 CAUSE_WORDS: Final = {
     "broker-down": "its broker died, restarted or was shut down",
-    "frozen": "its broker did not run: process or host stopped",
+    "frozen": "its broker was silent: process or host stopped, or cut off",
     "replica-offline": "its log failed or is damaged",
     "stuck": "stopped fetching this partition",
     "slow": "fetched, but fell behind",

@@ -20,11 +20,11 @@ time of the shrink (`decided_at_ms`, or the commit if no leader decided it), T t
 | `leader-slow-reads` | for half of the T ms before L the leader was reading for it | caught up |
 | `throttled` | in the T ms before L one of its fetches was `throttled`, or it made an effective one
   and its broker held partitions back, whichever they were, for half of that time | caught up |
-| `frozen` | it made no effective fetch in the T ms before L, and its broker was silent: in no whole
-  tenth of a second of that time a fetch of it reached any leader, or it led anything itself | last
-  fetch, else caught up |
-| `stuck` | it made no effective fetch in the T ms before L, but its broker was not silent | last
-  fetch, else caught up |
+| `frozen` | it made no effective fetch in the T ms before L, and its broker fell silent: in no
+  whole tenth of a second of that time a fetch of it reached any leader, or it led anything itself,
+  though in the T ms before that it did so in another partition | last fetch, else caught up |
+| `stuck` | it made no effective fetch in the T ms before L, but its broker was not silent; or this
+  is all that its broker did, so the record cannot tell | last fetch, else caught up |
 | `burst` | under `messages`: its true lag at L was at most T; the end jumped | caught up |
 | `slow` | all others: it fetches and falls behind | caught up |
 
@@ -71,6 +71,7 @@ tested without Java. Tables of brokers (stalls, throttles) are joined before and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import pairwise
 from typing import Any, Final
 
@@ -92,6 +93,7 @@ from insync.pipeline.io.telemetry_schemas import with_optional_columns
 from insync.pipeline.tables import partition_episodes as core
 from insync.pipeline.tables.assignments import (
     PARTITION,
+    TOPIC_PARTITION,
     added_replicas,
     removals,
     with_creation,
@@ -272,10 +274,10 @@ def _changes(
         asking,
         activity,
         ("broker",),
-        from_ms=from_ms,
+        from_ms=from_ms - F.col("e.lag_time_max_ms"),
         to_ms=left_at_ms - SILENCE_SLOT_MS + 1,
     )
-    rows = unpacked(met, CHANGE, {"is_broker_silent": F.count("row_from_ms") == 0})
+    rows = unpacked(met, CHANGE, {"is_broker_silent": _fell_silent(from_ms)})
     if throttle is None:
         return rows.withColumn("held_back_ms_before", F.lit(0).cast(LongType()))
     asking = packed(rows, CHANGE).select(
@@ -285,31 +287,42 @@ def _changes(
     return unpacked(met, CHANGE, {"held_back_ms_before": _held_back_ms()})
 
 
+def _fell_silent(from_ms: Column) -> Column:
+    """Of all that a broker did: nothing since then, but something in another partition before."""
+    own = F.struct(*TOPIC_PARTITION)
+    is_elsewhere = (F.col("first_partition") != own) | (F.col("last_partition") != own)
+    is_silent = F.count_if(F.col("row_to_ms") >= from_ms) == 0
+    return is_silent & (F.count_if(is_elsewhere) > 0)
+
+
 def _activity(fetches: DataFrame, appends: DataFrame) -> DataFrame:
-    """The tenths of a second in which each broker fetched, or recorded something as a leader."""
+    """The tenths of a second in which each broker fetched, or recorded something as a leader.
+
+    Of the partitions it did so in, the first and the last: enough to know of another than one.
+    """
     at_ms, last_at_ms = F.col("at_ms"), F.coalesce("last_at_ms", "at_ms")
     spans = [
-        fetches.select(
-            F.col("follower").alias("broker"), at_ms.alias("from_ms"), last_at_ms.alias("to_ms")
-        ),
-        fetches.select(
-            F.col("leader").alias("broker"), at_ms.alias("from_ms"), at_ms.alias("to_ms")
-        ),
-        appends.select(
-            F.col("leader").alias("broker"), at_ms.alias("from_ms"), at_ms.alias("to_ms")
-        ),
-    ]
-    slots = [
-        span.select(
-            "broker",
+        rows.select(
+            F.col(broker).alias("broker"),
+            F.struct(*TOPIC_PARTITION).alias("partition"),
             *(
-                (F.floor(F.col(name) / SILENCE_SLOT_MS) * SILENCE_SLOT_MS).alias(f"row_{name}")
-                for name in ("from_ms", "to_ms")
+                (F.floor(moment / SILENCE_SLOT_MS) * SILENCE_SLOT_MS).alias(name)
+                for name, moment in (("row_from_ms", at_ms), ("row_to_ms", until_ms))
             ),
         )
-        for span in spans
+        for rows, broker, until_ms in (
+            (fetches, "follower", last_at_ms),
+            (fetches, "leader", at_ms),
+            (appends, "leader", at_ms),
+        )
     ]
-    return slots[0].unionByName(slots[1]).unionByName(slots[2]).distinct()
+    return (
+        reduce(DataFrame.unionByName, spans)
+        .groupBy("broker", "row_from_ms", "row_to_ms")
+        .agg(
+            F.min("partition").alias("first_partition"), F.max("partition").alias("last_partition")
+        )
+    )
 
 
 def _is_moved_away() -> Column:
