@@ -144,7 +144,7 @@ format: $(READY)  ## rewrite the code the way `check` wants it
 	$(BIN)/ruff check --fix .
 
 # The pinned file names versions and hashes, never the place they came from.
-pins: $(READY)  ## pin the newest allowed versions anew (needs uv)
+pins: $(READY)  ## pin the newest allowed versions (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-strip-extras --no-emit-index-url --no-header --output-file requirements.txt
 

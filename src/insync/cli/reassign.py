@@ -187,7 +187,7 @@ def reassign(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Measure anew for this time the bytes that clients write.",
+            help="Measure for this time what clients write, also where the brokers report it.",
             show_default="what the brokers report of the last 10s; on Apache Kafka since --plan or "
             "--generate, else for 10s",
         ),
