@@ -17,6 +17,7 @@ from insync.pipeline import (
     WhatIfGrid,
     episodes,
     health,
+    incidents,
     lag,
     recommendation,
     record,
@@ -55,15 +56,17 @@ def recorded(table: str) -> DataFrame:
 
 seen = {table: recorded(table).cache() for table in ("fetches", "appends", "isr", "stalls")}
 noted = {table: recorded(table).cache() for table in ("elections", "configs", "throttle")}
+replicas = recorded("assignments").cache()  # which brokers had replicas; older brokers lack it
 
 # %% [markdown]
 # ## Every time out of sync, and its cause
 
 # %%
-out_of_sync = episodes(**seen, **noted).cache()
+out_of_sync = episodes(**seen, **noted, assignments=replicas).cache()
 out_of_sync.select("topic", "partition", "follower", "cause", "ending", "out_ms").show(
     truncate=False
 )
+incidents(out_of_sync).select("summary", "began_at_ms", "ended_at_ms").show(truncate=False)
 
 # %% [markdown]
 # ## Every rule at three limits
@@ -71,7 +74,7 @@ out_of_sync.select("topic", "partition", "follower", "cause", "ending", "out_ms"
 
 # %%
 grid = WhatIfGrid(lag_time_max_ms=(5_000, 10_000, 30_000))
-replayed = what_if(**seen, configs=noted["configs"], grid=grid).cache()
+replayed = what_if(**seen, assignments=replicas, configs=noted["configs"], grid=grid).cache()
 overall = replayed.where("level = 'all'").orderBy("policy", "lag_time_max_ms")
 overall.select("policy", "lag_time_max_ms", "shrinks", "flaps", "false_evictions").show()
 
@@ -82,12 +85,14 @@ advice.select("verdict", "policy", "lag_time_max_ms", "reason").show(truncate=Fa
 # ## Lag by the minute, throttles, and a line for each topic and broker
 
 # %%
-behind = lag(seen["fetches"], seen["appends"], bucket_ms=60_000).cache()
+kept = {table: seen[table] for table in ("fetches", "appends", "isr")}
+behind = lag(**kept, assignments=replicas, bucket_ms=60_000).cache()
 limits = throttle(noted["throttle"]).cache()
 limits.select("broker", "side", "limit_bytes_per_s", "use", "held_back_s", "verdict").show()
 
 facts = {table: noted[table] for table in ("elections", "configs")}
-daily = health(out_of_sync, **seen, **facts, lag=behind, throttle=limits)
+seen_together = {"lag": behind, "throttle": limits, "incidents": incidents(out_of_sync, behind)}
+daily = health(out_of_sync, **seen, **facts, **seen_together, assignments=replicas)
 daily.select("level", "name", "status", "reason").show(truncate=False)
 
 # %% [markdown]

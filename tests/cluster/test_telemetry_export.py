@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from insync.pipeline.scenarios import WhatIfGrid
+from insync.pipeline.tables.episodes import episodes
+from insync.pipeline.tables.incidents import incidents
 from insync.pipeline.tables.lag import lag_exported
 from insync.pipeline.tables.what_if import what_if_exported
 from insync.telemetry.replay.contract import epochs
@@ -24,6 +27,7 @@ from insync.telemetry.schemas import TABLES, TELEMETRY_TOPIC
 from insync.telemetry.tables import arrow_schema
 from insync.testing.cluster import Cluster, free_ports
 from support.pipeline import lag_oracle, what_if_oracle
+from support.pipeline.spark_frames import as_frames
 from support.telemetry.recorded_runs import Tables
 from support.telemetry.replay_contract import agreed
 
@@ -206,6 +210,21 @@ def test_spark_agrees_with_the_rules_on_every_fault(
     each_ms = lag_oracle.millisecond_by_millisecond(after_faults.tables, 500)
     assert any(row["lag_ms_max"] > LAG_MS for row in each_ms)
     assert sorted(lags, key=lag_oracle.in_order) == each_ms
+
+
+@pytest.mark.spark
+def test_a_killed_broker_is_down_and_a_stopped_one_frozen(
+    spark: SparkSession, after_faults: AfterFaults
+) -> None:
+    """The one was killed and restarted, the other stopped for twice the lag limit."""
+    frames = as_frames(spark, after_faults.tables)
+    names = signature(episodes).parameters
+    made = incidents(episodes(**{name: frames[name] for name in frames if name in names}))
+    causes = {(row["broker"], row["cause"]): row for row in made.collect()}
+    assert causes[3, "broker-down"]["partitions"] == 3
+    assert causes[1, "frozen"]["partitions"] == 3 - len(after_faults.stood_still)
+    assert all(row["ended_at_ms"] is not None for row in causes.values())
+    assert not any(cause in {"controller", "slow"} for _, cause in causes)
 
 
 def _exported_when(cluster: Cluster, folder: Path, is_recorded: Callable[[Tables], bool]) -> Tables:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,6 +167,44 @@ def test_a_session_ends_when_its_counter_did_not_change_for_the_timeout(tmp_path
     stepped.monitor.on_end_attempted(1)
     stepped.check_until(stepped.now_ms + 2_000)
     assert len(stepped.ended) == 2
+    owner.release()
+
+
+def test_an_owner_that_holds_its_lock_in_silence_is_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, stepped = SessionFile(tmp_path / "1-one"), SteppedMonitor()
+    lock, is_waiting = fcntl.flock, threading.Event()
+
+    def wait_for_lock(descriptor: int, operation: int) -> None:
+        is_waiting.set()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", wait_for_lock)
+    stepped.monitor.watch(1, owner.path)
+    assert is_waiting.wait(10.0)
+    stepped.monitor.check()
+    stepped.check_until(TIMEOUT_MS + INTERVAL_MS)
+    assert not stepped.monitor.is_frozen(1)  # its session has not ended
+    owner.path.unlink()  # by the observer that ended it; the lock stays
+    stepped.monitor.check()
+    stepped.monitor.forget(1)
+    assert stepped.monitor.is_frozen(1)
+    owner.release()
+    deadline_s = time.monotonic() + 10.0
+    while stepped.monitor.is_frozen(1):  # it is dead: the waiting thread has got the lock
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def test_an_owner_that_has_just_died_is_not_frozen(tmp_path: Path) -> None:
+    """Another observer ended the session before this one got the lock: its heartbeat was recent."""
+    owner, stepped = SessionFile(tmp_path / "1-one"), SteppedMonitor()
+    stepped.monitor.watch(1, owner.path)
+    stepped.monitor.check()
+    stepped.check_until(TIMEOUT_MS // 2)
+    stepped.monitor.forget(1)
+    assert not stepped.monitor.is_frozen(1)
     owner.release()
 
 

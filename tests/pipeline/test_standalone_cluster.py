@@ -189,7 +189,7 @@ def test_the_example_is_a_program_too(master: str, tmp_path: Path, *, is_submitt
     output = run(*program, EXAMPLES / "replication_analysis.py", exported)
     shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()]
     left = [
-        row for row in shown if row[:4] in (["orders", number, "3", "stuck"] for number in "01")
+        row for row in shown if row[:4] in (["orders", number, "3", "frozen"] for number in "01")
     ]
     assert len(left) == 4  # both partitions, as episodes and joined with the other tables
     # Both are out at 5 and 10 s, and neither at 30 s, whatever the rule.

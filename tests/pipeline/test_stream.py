@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.insync_cluster(brokers=1, settings=SETTINGS),
 ]
 
-EMPTY = ("fetches", "isr", "isr_events", "elections", "throttle", "configs", "lag")
+EMPTY = ("fetches", "isr", "assignments", "isr_events", "elections", "throttle", "configs", "lag")
 WITHIN_S = 300.0  # of a machine that does other things, too
 
 

@@ -34,6 +34,8 @@ DESIGN = {
     "isr_after replica change reason replica_end leader_end caught_up_at_ms seq cause late_ms",
     "isr_events": "at_ms topic partition leader leader_epoch number event version isr_before "
     "isr_after late_ms seq",
+    "assignments": "at_ms topic partition leader leader_epoch version topic_id replicas adding "
+    "removing",
     "elections": "at_ms topic partition leader_before leader_after leader_epoch cause",
     "stalls": "at_ms broker stall_ms drained_at_ms",
     "throttle": "at_ms broker side limit_bytes_per_s bytes exempt_bytes held_back_partitions "
@@ -43,7 +45,8 @@ DESIGN = {
 IDS = {"partition", "leader", "leader_epoch", "follower", "replica", "broker"}
 IDS |= {"leader_before", "leader_after"}
 NAMES = {"topic", "outcome", "decided_by", "change", "reason", "cause", "scope", "name", "value"}
-NAMES |= {"side", "event"}
+NAMES |= {"side", "event", "topic_id"}
+LISTS = {"isr_before", "isr_after", "replicas", "adding", "removing"}
 
 
 def designed_type(column: str) -> pa.DataType:
@@ -51,7 +54,7 @@ def designed_type(column: str) -> pa.DataType:
         return pa.int32()
     if column in NAMES:
         return pa.string()
-    if column.startswith("isr_"):
+    if column in LISTS:
         return pa.list_(pa.int32())
     return pa.bool_() if column == "throttled" else pa.int64()
 

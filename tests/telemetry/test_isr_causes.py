@@ -94,6 +94,27 @@ def test_a_broker_that_dies_is_removed_by_the_controller() -> None:
     assert as_tuples(recorded(fault)) == [(3, "shrink", "controller", "broker-gone", None)]
 
 
+def test_a_broker_whose_heartbeat_stops_is_frozen_not_gone() -> None:
+    """Its process lives, for example stopped, until its session ends; a killed one is gone."""
+
+    async def fault(cluster: Cluster) -> None:
+        cluster.pause(3)
+        await until(lambda: isr_of(cluster) == [1, 2])
+        cluster.resume(3)
+        await until(lambda: isr_of(cluster) == [1, 2, 3])
+        cluster.kill(3)
+        await until(lambda: isr_of(cluster) == [1, 2])
+
+    settings = {"replica.lag.time.max.ms": "30000"}  # its session ends first
+    rows = recorded(fault, settings=settings)
+    assert as_tuples(rows) == [
+        (3, "shrink", "controller", "broker-frozen", None),
+        (3, "expand", "leader", "caught-up", None),
+        (3, "shrink", "controller", "broker-gone", None),
+    ]
+    assert rows[0]["reason"] == "its heartbeat stopped, and its session ended"
+
+
 def test_a_replica_whose_log_failed_is_removed_by_the_controller() -> None:
     async def fault(cluster: Cluster) -> None:
         node_of(cluster, 3).directory.logs[KEY].fail("a test")

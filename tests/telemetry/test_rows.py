@@ -30,6 +30,7 @@ SHARED_COLUMNS = {  # the columns that a table's rows have in common with others
     "appends": ("topic", "partition", "leader", "leader_epoch"),
     "isr": ("topic", "partition", "leader", "leader_epoch"),
     "isr_events": ("topic", "partition", "leader", "leader_epoch"),
+    "assignments": ("topic", "partition", "leader", "leader_epoch"),
     "elections": ("topic", "partition"),
 }
 

@@ -27,6 +27,7 @@ class ClusterView:
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
         self.brokers: dict[BrokerId, BrokerRecord] = {}
+        self.ended: dict[BrokerId, Incarnation] = {}  # of each broker, the registration before
         self.topics: dict[str, TopicRecord] = {}
         self.topic_names: dict[UUID, str] = {}
         self.states: dict[TopicPartition, PartitionState] = {}
@@ -52,6 +53,12 @@ class ClusterView:
     @property
     def live(self) -> frozenset[BrokerId]:
         return frozenset(self.brokers)
+
+    @property
+    def frozen(self) -> frozenset[BrokerId]:
+        """The brokers whose last session ended because their heartbeats stopped."""
+        ended = self.ended.items()
+        return frozenset(broker for broker, last in ended if self.store.is_frozen(last))
 
     def expect_leader_changes(self) -> None:
         """The connection to a broker broke. If it died, the store will soon have new leaders."""
@@ -113,7 +120,9 @@ class ClusterView:
             self.controller = None if entry is None else BrokerId(int(entry.value))
         elif folder == paths.BROKER_IDS:
             broker = BrokerId(int(name))
-            self.brokers.pop(broker, None)
+            before = self.brokers.pop(broker, None)
+            if before is not None:
+                self.ended[broker] = before.incarnation
             if entry is not None:
                 self.brokers[broker] = BrokerRecord.decode(broker, entry.value)
             self.brokers = dict(sorted(self.brokers.items()))

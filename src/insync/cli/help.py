@@ -101,6 +101,9 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "insync pipeline episodes": """
         insync pipeline episodes --source /tmp/telemetry --out /tmp/analysis
         """,
+    "insync pipeline incidents": """
+        insync pipeline incidents --source /tmp/telemetry --out /tmp/analysis
+        """,
     "insync pipeline what-if": """
         insync pipeline what-if --source /tmp/telemetry --out /tmp/analysis \\
           --policies caught-up,pending-reads --lag-time-max-ms 1000,10000

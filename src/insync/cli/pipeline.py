@@ -71,6 +71,13 @@ def episodes(job: JobOptions, spark: SparkOptions) -> Answer:
     return _make_tables(job, spark, {"episodes": {}})
 
 
+@app.command()
+@expand_options
+def incidents(job: JobOptions, spark: SparkOptions) -> Answer:
+    """Write the episodes of one broker with one cause at one time as one incident."""
+    return _make_tables(job, spark, {"episodes": {}, "lag": {}, "incidents": {}})
+
+
 @app.command(
     "what-if",
 )
@@ -104,7 +111,8 @@ def throttle(job: JobOptions, limits: ThrottleOptions, spark: SparkOptions) -> A
 @expand_options
 def health(job: JobOptions, spark: SparkOptions) -> Answer:
     """Write one line per topic and broker, for a daily check."""
-    steps: dict[str, dict[str, Any]] = {"episodes": {}, "lag": {}, "throttle": {}, "health": {}}
+    names = ("episodes", "lag", "incidents", "throttle", "health")
+    steps: dict[str, dict[str, Any]] = {name: {} for name in names}
     return _make_tables(job, spark, steps, optional=["throttle"], shows=["health"])
 
 
@@ -123,6 +131,7 @@ def report(
     steps = {
         "episodes": {},
         "lag": only_set(bucket_ms=bucket_ms),
+        "incidents": {},
         "throttle": limits.as_limits(),
         "record": {},
         "what_if": grid.as_grid(),

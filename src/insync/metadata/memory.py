@@ -64,6 +64,7 @@ class MemoryTree:
         self._log: deque[tuple[int, NodesAfter]] = deque(maxlen=change_log_steps_max)
         self._watchers: list[TreeWatcher] = []
         self._incarnation = 0
+        self.expired: set[int] = set()  # sessions that ended because their heartbeats stopped
         self._is_writable = asyncio.Event()
         self._is_writable.set()
 
@@ -108,6 +109,12 @@ class MemoryTree:
         )
         if session_paths:
             self._commit([(path, None) for path in session_paths])
+
+    def expire_session(self, session: int) -> None:
+        """End a session whose owner lives and writes no heartbeats."""
+        if paths.session(session) in self.entries:
+            self.expired.add(session)
+            self.end_session(session)
 
     def steps_after(self, revision: int, *, until: int) -> Steps | None:
         """The steps in (revision, until], or None if the log no longer has them all."""
@@ -277,6 +284,9 @@ class MemoryStore(ReadsFromView):
     def is_alive(self, now_ms: int) -> bool:
         self._check_expiry(now_ms)
         return self.session is not None
+
+    def is_frozen(self, incarnation: int) -> bool:
+        return incarnation in self._tree.expired
 
     def notify(self, revision: int) -> None:
         """Called by the tree after a step; handled after the tree's delay."""

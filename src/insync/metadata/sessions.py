@@ -12,6 +12,9 @@ value, which is earlier. So while an owner may act for its session, no observer 
 
 An observer that was itself stopped saw no heartbeats: a gap between two of its checks of more than
 twice the check interval does not count towards the timeout.
+
+An observer remembers how a session ended: an owner that still holds the lock, and whose counter
+stood still, is frozen and not dead.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 COUNTER_BYTES = 8
+ENDED_MAX = 256  # sessions that ended, of which an observer remembers how
 logger = logging.getLogger(__name__)
 _held_descriptors: set[int] = set()
 
@@ -105,14 +109,20 @@ def sweep(folder: Path, *, is_live: Callable[[int], bool]) -> None:
                 os.close(descriptor)
 
 
-def wait_for_release(path: Path) -> None:
-    """Return when the owner of this session file is dead or the file is gone."""
-    with contextlib.suppress(FileNotFoundError):
+def wait_for_release(path: Path) -> bool:
+    """True when the owner of this session file has released it; False if the file is gone.
+
+    A file that is deleted meanwhile stays locked until its owner releases it.
+    """
+    try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        finally:
-            os.close(descriptor)  # at once: another observer would take this lock for the owner's
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)  # at once: another observer would take this lock for the owner's
+    return True
 
 
 def read_counter(path: Path) -> int | None:
@@ -130,6 +140,7 @@ class _ObservedSession:
     path: Path
     silence: Silence | None = None  # used by the monitor's thread only
     dead: bool = False  # its lock was released, or its file deleted
+    is_released: bool = False  # its lock was: its owner is dead, or has closed the session
     ending: bool = False  # requested, and not done yet
     forgotten: bool = False
 
@@ -160,6 +171,7 @@ class SessionMonitor:
         self._on_expired = expired
         self._lock = threading.Lock()  # not held during file operations
         self._observed: dict[int, _ObservedSession] = {}
+        self._ended: dict[int, _ObservedSession] = {}  # the latest, in the order they ended
         self._own: SessionFile | None = None
         self._released: list[SessionFile] = []
         self._timer_runs = 0  # of the loop's heartbeat timer in this session
@@ -218,8 +230,24 @@ class SessionMonitor:
     def forget(self, incarnation: int) -> None:
         with self._lock:
             session = self._observed.pop(incarnation, None)
-            if session is not None:
-                session.forgotten = True
+            if session is None:
+                return
+            session.forgotten = True
+            self._ended[incarnation] = session
+            if len(self._ended) > ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
+
+    def is_frozen(self, incarnation: int) -> bool:
+        """Whether this session has ended because its owner, though alive, wrote no heartbeats.
+
+        The silence tells a stopped owner from one that has just died and whose lock this process
+        has not got yet.
+        """
+        with self._lock:
+            session = self._ended.get(incarnation)
+        if session is None or session.is_released or session.silence is None:
+            return False
+        return 2 * session.silence.unchanged_ms > self._timeout_ms
 
     def on_end_attempted(self, incarnation: int) -> None:
         """If the session is still observed, the next check may request its end again."""
@@ -229,7 +257,7 @@ class SessionMonitor:
                 session.ending = False
 
     def _wait_for_death(self, incarnation: int, session: _ObservedSession) -> None:
-        wait_for_release(session.path)
+        session.is_released = wait_for_release(session.path)
         session.dead = True
         self._request_end(incarnation, session)
 

@@ -426,6 +426,9 @@ class SqliteStore(ReadsFromView):
             return False
         return True
 
+    def is_frozen(self, incarnation: int) -> bool:
+        return self._monitor.is_frozen(incarnation)
+
     def _lose_session(self) -> None:
         if self._incarnation is None:
             return

@@ -170,6 +170,12 @@ class MetadataStore(Protocol):
         False no later than other brokers may end the session: check it before acknowledging.
         """
 
+    def is_frozen(self, incarnation: int) -> bool:
+        """Whether another broker's session ended because its heartbeat stopped, not its process.
+
+        False if that is not known, and once so many sessions have ended since.
+        """
+
     async def start(self) -> None: ...
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from insync.pipeline.scenarios import WhatIfGrid
     from insync.pipeline.tables.episodes import episodes
     from insync.pipeline.tables.health import health
+    from insync.pipeline.tables.incidents import incidents
     from insync.pipeline.tables.lag import lag, lag_exported
     from insync.pipeline.tables.problems import problems, problems_exported
     from insync.pipeline.tables.recommendation import recommendation
@@ -36,6 +37,7 @@ _MODULES = {
     "WhatIfGrid": "scenarios",
     "episodes": "tables.episodes",
     "health": "tables.health",
+    "incidents": "tables.incidents",
     "lag": "tables.lag",
     "lag_exported": "tables.lag",
     "problems": "tables.problems",
@@ -53,6 +55,7 @@ __all__ = [
     "WhatIfGrid",
     "episodes",
     "health",
+    "incidents",
     "lag",
     "lag_exported",
     "problems",

@@ -38,7 +38,7 @@ from insync.pipeline.io.files import BadSource, read_if_there
 from insync.pipeline.io.source import BOOTSTRAP, TelemetrySource
 from insync.pipeline.io.telemetry_schemas import TELEMETRY
 from insync.pipeline.job import kept
-from insync.telemetry.schemas import APPENDS, FETCHES, ISR, OK
+from insync.telemetry.schemas import APPENDS, ASSIGNMENTS, FETCHES, ISR, OK
 
 CHECKPOINT: Final = "_checkpoint"
 BATCHES: Final = StructType(
@@ -261,7 +261,8 @@ class Appender:
         fetches, appends = (self._history(name, from_ms, number) for name in NUMBERED)
         at_ms = F.col("bucket_at_ms")
         # A replica that a reassignment removed stays removed, however long ago that was.
-        rows = lag(fetches, appends, self._since(ISR.name, 0, number), bucket_ms=bucket_ms).where(
+        isr, assignments = (self._since(name, 0, number) for name in (ISR.name, ASSIGNMENTS.name))
+        rows = lag(fetches, appends, isr, assignments, bucket_ms=bucket_ms).where(
             (at_ms >= from_ms) & (at_ms < until_ms)
         )
         path = self._path(LAG, number)

@@ -115,7 +115,7 @@ class BrokerStore(MemoryStore):
 
     def _end_lost_session(self, since_ms: int | None) -> None:
         if since_ms == self._disconnected_since_ms and self._incarnation is not None:
-            self._tree.end_session(self._incarnation)
+            self._tree.expire_session(self._incarnation)
 
 
 def do_nothing() -> None:

@@ -14,15 +14,18 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
+from uuid import UUID
 
 from insync.rules import isr as isr_rules
 from insync.rules.isr import Isr, Shrinking, Stable
 from insync.rules.leadership import Leadership
+from insync.rules.partition_state import PartitionState
 from insync.rules.policy import Messages, Policy
 from insync.rules.stalls import Stall
 from insync.rules.values import NEVER_MS, NO_BROKERS, UNKNOWN_OFFSET, BrokerId, LeaderEpoch
 from insync.telemetry.rows import (
     AppendRow,
+    AssignmentRow,
     ConfigRow,
     ElectionRow,
     FetchRow,
@@ -37,6 +40,7 @@ from insync.telemetry.rows import (
 from insync.telemetry.schemas import (
     APPENDS,
     BEGAN,
+    BROKER_FROZEN,
     BROKER_GONE,
     CAUGHT_UP,
     CONTROLLER,
@@ -66,6 +70,7 @@ _FETCHES: Final = FETCHES.name
 _APPENDS: Final = APPENDS.name
 _SENTENCES: Final = {
     BROKER_GONE: "its session ended",
+    BROKER_FROZEN: "its heartbeat stopped, and its session ended",
     REPLICA_OFFLINE: "its log failed or is damaged",
     REASSIGNMENT: "moved away",
     ELECTED: "elected",
@@ -97,6 +102,25 @@ class Decision:
         if replica not in self.term.isr.members:
             return CAUGHT_UP
         return self.term.policy.exceeded(self.term.followers[replica], self.term.log).value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The brokers that have a replica of a partition, and the topic that it is of."""
+
+    topic_id: UUID
+    replicas: tuple[BrokerId, ...] = ()
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+    @classmethod
+    def of_state(cls, topic_id: UUID, state: PartitionState) -> Assignment:
+        return cls(
+            topic_id=topic_id,
+            replicas=state.replicas,
+            adding=state.adding,
+            removing=state.removing,
+        )
 
 
 class Recorder:
@@ -231,6 +255,7 @@ class PartitionRecord(LeaderTermKey):
     """One partition in the hands of one leader, as it is written down."""
 
     __slots__ = (
+        "_assignment",
         "_decision",
         "_idle",
         "_idle_round",
@@ -251,6 +276,7 @@ class PartitionRecord(LeaderTermKey):
         ] = {}  # until when its session's requests are recorded
         self._decision: Decision | None = None
         self._isr_events = 0
+        self._assignment: Assignment | None = None  # as last recorded
 
     def _next(self) -> int:
         """A number is used up even if its row is dropped: the gap shows."""
@@ -261,6 +287,27 @@ class PartitionRecord(LeaderTermKey):
     def began(self, isr: Isr, *, now_ms: int) -> None:
         """The leader begins with this ISR."""
         self._record_isr_event(isr, BEGAN, now_ms=now_ms)
+
+    def record_assignment(self, assignment: Assignment, *, version: int, now_ms: int) -> None:
+        """The replicas from now on, if they are others than those that are recorded."""
+        if assignment == self._assignment:
+            return
+        self._assignment = assignment
+        self._recorder.add(
+            AssignmentRow(
+                publish_key=self,
+                at_ms=now_ms,
+                version=version,
+                topic_id=str(assignment.topic_id),
+                replicas=assignment.replicas,
+                adding=sorted(assignment.adding),
+                removing=sorted(assignment.removing),
+            )
+        )
+
+    def record_deletion(self, topic_id: UUID, *, version: int, now_ms: int) -> None:
+        """The topic is deleted, and has no replicas any more."""
+        self.record_assignment(Assignment(topic_id=topic_id), version=version, now_ms=now_ms)
 
     def append(self, *, base: int, end: int, size_bytes: int, now_ms: int) -> None:
         row = AppendRow()
@@ -407,6 +454,7 @@ class PartitionRecord(LeaderTermKey):
         *,
         replicas: Collection[BrokerId],
         offline: AbstractSet[BrokerId] = NO_BROKERS,
+        frozen: AbstractSet[BrokerId] = NO_BROKERS,
         version: int,
         now_ms: int,
     ) -> None:
@@ -429,7 +477,7 @@ class PartitionRecord(LeaderTermKey):
                 cause, reason = decision.cause(replica), decision.sentence
                 late_ms = decision.late_ms if replica in before else None
             elif not is_ours:
-                cause = controller_cause(replica, before, replicas, offline)
+                cause = controller_cause(replica, before, replicas, offline, frozen)
             replica_end = None if follower is None else follower.end
             caught_up_at_ms = None if follower is None else follower.caught_up_at_ms
             self._recorder.add(
@@ -443,7 +491,7 @@ class PartitionRecord(LeaderTermKey):
                     isr_after=sorted(after),
                     replica=replica,
                     change=EXPAND if replica in after else SHRINK,
-                    reason=reason or by_controller(replica, before, replicas, offline),
+                    reason=reason or by_controller(replica, before, replicas, offline, frozen),
                     replica_end=None if replica_end == UNKNOWN_OFFSET else replica_end,
                     leader_end=None if decision_term is None else decision_term.end,
                     caught_up_at_ms=None if caught_up_at_ms == NEVER_MS else caught_up_at_ms,
@@ -498,18 +546,22 @@ def controller_cause(
     before: AbstractSet[BrokerId],
     replicas: Collection[BrokerId],
     offline: AbstractSet[BrokerId],
+    frozen: AbstractSet[BrokerId],
 ) -> str:
     """Why the ISR changed, though no leader had proposed it.
 
     The controller made the change, or a broker that elects or cancels a reassignment for a client.
 
-    `offline` are the registered brokers that reported their replica as failed or damaged.
+    `offline` are the registered brokers that reported their replica as failed or damaged, `frozen`
+    those whose last session ended because their heartbeats stopped.
     """
     if replica not in before:
         return ELECTED
     if replica not in replicas:
         return REASSIGNMENT
-    return REPLICA_OFFLINE if replica in offline else BROKER_GONE
+    if replica in offline:
+        return REPLICA_OFFLINE
+    return BROKER_FROZEN if replica in frozen else BROKER_GONE
 
 
 def by_controller(
@@ -517,9 +569,10 @@ def by_controller(
     before: AbstractSet[BrokerId],
     replicas: Collection[BrokerId],
     offline: AbstractSet[BrokerId],
+    frozen: AbstractSet[BrokerId],
 ) -> str:
     """The cause of such a change in words."""
-    return _SENTENCES[controller_cause(replica, before, replicas, offline)]
+    return _SENTENCES[controller_cause(replica, before, replicas, offline, frozen)]
 
 
 def _after(run: Run, since_ms: int) -> Run | None:

@@ -19,6 +19,7 @@ from zlib import crc32
 
 from insync.telemetry.schemas import (
     APPENDS,
+    ASSIGNMENTS,
     CONFIGS,
     ELECTIONS,
     FETCHES,
@@ -120,6 +121,18 @@ class IsrEventRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentRow:
+    table: ClassVar[Table] = ASSIGNMENTS
+    publish_key: LeaderTermKey
+    at_ms: int
+    version: int
+    topic_id: str
+    replicas: Sequence[int]
+    adding: Sequence[int]
+    removing: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionRow:
     table: ClassVar[Table] = ELECTIONS
     publish_key: PublishKey
@@ -165,11 +178,21 @@ class ConfigRow:
     value: str
 
 
-Row = FetchRow | AppendRow | IsrRow | IsrEventRow | ElectionRow | StallRow | ThrottleRow | ConfigRow
+Row = (
+    FetchRow
+    | AppendRow
+    | IsrRow
+    | IsrEventRow
+    | AssignmentRow
+    | ElectionRow
+    | StallRow
+    | ThrottleRow
+    | ConfigRow
+)
 ROW_TYPES: Final[dict[str, type[Row]]] = {
     row_type.table.name: row_type
     for row_type in (
-        *(FetchRow, AppendRow, IsrRow, IsrEventRow),
+        *(FetchRow, AppendRow, IsrRow, IsrEventRow, AssignmentRow),
         *(ElectionRow, StallRow, ThrottleRow, ConfigRow),
     )
 }

@@ -17,6 +17,11 @@ except those that `is_optional` marks: tables of earlier versions lack them, and
   `superseded` it. A change that was committed is in `isr`. `number` counts the rows of one
   partition and leader epoch; `version` is the version of the partition state that the change
   builds on; `seq` and `late_ms` are as in `isr`.
+- `assignments` has the replicas of a partition, in order of preference, when a leader begins a term
+  and whenever they change. A replica that is no longer in `replicas` was removed by a reassignment,
+  or by the cancellation of the one that was `adding` it; a removal begins an epoch. No replicas:
+  the topic was deleted. Another `topic_id`: the topic was created again under its name, and its
+  epochs, versions and offsets begin again.
 - `stalls.at_ms` is when the stall began. `drained_at_ms` is when the broker had read what waited in
   its sockets meanwhile: until then no follower is due to leave the ISR. Stalls in quick succession
   have one such time.
@@ -158,6 +163,19 @@ ISR_EVENTS: Final = _table(
     _long("late_ms"),
     _long("seq"),
 )
+ASSIGNMENTS: Final = _table(
+    "assignments",
+    _time("at_ms"),
+    _text("topic"),
+    _id("partition"),
+    _id("leader"),
+    _id("leader_epoch"),
+    _long("version"),
+    _text("topic_id"),
+    Column("replicas", Type.INT32_LIST),
+    Column("adding", Type.INT32_LIST),
+    Column("removing", Type.INT32_LIST),
+)
 ELECTIONS: Final = _table(
     "elections",
     _time("at_ms"),
@@ -191,7 +209,10 @@ CONFIGS: Final = _table("configs", _time("at_ms"), _text("scope"), _text("name")
 
 TABLES: Final = {
     table.name: table
-    for table in (FETCHES, APPENDS, ISR, ISR_EVENTS, ELECTIONS, STALLS, THROTTLE, CONFIGS)
+    for table in (
+        *(FETCHES, APPENDS, ISR, ISR_EVENTS, ASSIGNMENTS),
+        *(ELECTIONS, STALLS, THROTTLE, CONFIGS),
+    )
 }
 
 OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fetches.outcome
@@ -204,7 +225,8 @@ REPLICAS_MOVED = "its replicas moved"  # elections.cause
 LAG_TIME, LAG_MESSAGES = Limit.LAG_TIME.value, Limit.LAG_MESSAGES.value
 FETCH_SILENCE = Limit.FETCH_SILENCE.value
 CAUGHT_UP = "caught-up"
-BROKER_GONE, REPLICA_OFFLINE = "broker-gone", "replica-offline"
+BROKER_GONE, BROKER_FROZEN = "broker-gone", "broker-frozen"
+REPLICA_OFFLINE = "replica-offline"
 REASSIGNMENT, ELECTED = "reassignment", "elected"
 CAUSES: Final = {
     LAG_TIME: "shrink by the leader: behind for T, as the policy counts that",
@@ -212,6 +234,7 @@ CAUSES: Final = {
     FETCH_SILENCE: "shrink by the leader: no fetch for T",
     CAUGHT_UP: "expand by the leader: nothing keeps the follower out any more",
     BROKER_GONE: "shrink not proposed by the leader: the session of the replica's broker ended",
+    BROKER_FROZEN: "as broker-gone, and the broker's process lived: only its heartbeat had stopped",
     REPLICA_OFFLINE: "shrink not proposed by the leader: the replica's log failed or is damaged",
     REASSIGNMENT: "shrink not proposed by the leader: a reassignment removed the replica",
     ELECTED: "expand not proposed by the leader: a replica outside the ISR became leader",

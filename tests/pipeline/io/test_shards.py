@@ -55,7 +55,7 @@ def test_a_task_reads_its_files_and_all_stalls_and_settings(tmp_path: Path) -> N
     folder = write(tmp_path, tables | {"stalls": [stall]})
     for table in folder.iterdir():
         (table / "part-00001.parquet").write_bytes((table / "part-00000.parquet").read_bytes())
-    expected = {name: len(tables[name]) for name in ("fetches", "appends", "isr")}
+    expected = {name: len(tables[name]) for name in ("fetches", "appends", "isr", "assignments")}
     settings = 2 * len(tables["configs"])
     assert of_files(folder, 0, 1) == [expected | {"stalls": 2, "configs": settings}] * 2
 

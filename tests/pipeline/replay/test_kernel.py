@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.pipeline.io.columns import BadTables
+from insync.pipeline.replay.assignments import by_creation
 from insync.pipeline.replay.driver import parameters, replay
 from insync.pipeline.replay.events import COLUMNS, Shard, shard
 from insync.pipeline.replay.skip_index import STRETCH
 from insync.pipeline.replay.state import DELAYS
 from insync.pipeline.scenarios import WhatIfGrid
-from insync.telemetry.replay import what_if
+from insync.telemetry.replay import histories, what_if
 from insync.telemetry.schemas import REASSIGNMENT
 from support.pipeline.table_strategies import Tables, arrow, recorded
 from support.search_effort import tried
@@ -39,8 +40,14 @@ VerdictsByKey = dict[Key, tuple[dict[str, int], list[int]]]
 
 
 def by_rules(tables: Tables, grid: WhatIfGrid = GRID) -> Iterator[tuple[Key, Any]]:
-    for (topic, number), history in what_if.histories(tables).items():
-        for index, scenario in enumerate(grid.scenarios()):
+    """Of each creation of a topic all scenarios, numbered on."""
+    each = (
+        (creation * len(grid.scenarios()), key, history)
+        for creation, some in enumerate(histories.by_creation(tables))
+        for key, history in histories.histories(some).items()
+    )
+    for first, (topic, number), history in each:
+        for index, scenario in enumerate(grid.scenarios(), start=first):
             verdicts = what_if.replay(
                 history,
                 scenario,
@@ -54,14 +61,21 @@ def by_rules(tables: Tables, grid: WhatIfGrid = GRID) -> Iterator[tuple[Key, Any
 def by_kernel(
     tables: Tables, grid: WhatIfGrid = GRID, room: int = 4, stretch: int = STRETCH
 ) -> Iterator[tuple[Key, Any]]:
-    in_arrow = arrow(tables)
+    for creation, some in enumerate(by_creation(arrow(tables))):
+        first = creation * len(grid.scenarios())
+        yield from by_kernel_once(some, grid, room, stretch, first)
+
+
+def by_kernel_once(
+    tables: dict[str, pa.Table], grid: WhatIfGrid, room: int, stretch: int, first: int
+) -> Iterator[tuple[Key, Any]]:
     events = shard(
-        *(in_arrow[name] for name in COLUMNS), min_insync_replicas=grid.min_insync_replicas
+        **{name: tables[name] for name in COLUMNS}, min_insync_replicas=grid.min_insync_replicas
     )
     replayed = replay(events, parameters(grid), room=room, stretch=stretch)
     at = 0
     for code, (topic, number) in enumerate(zip(events.topics, events.partitions, strict=True)):
-        for index, row in enumerate(replayed.verdicts[code]):
+        for index, row in enumerate(replayed.verdicts[code], start=first):
             some = replayed.delays[at : at + row[DELAYS]]
             at += row[DELAYS]
             if has_events(events, code):
@@ -290,6 +304,46 @@ def test_a_replica_that_was_moved_away_is_neither_stuck_nor_missed(
         assert (delays, verdicts["missed"]) == ([0] * shrinks, 0)
 
 
+def assigned(
+    at_ms: int, epoch: int, replicas: list[int], adding: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    named = {"topic": "t", "partition": 0, "leader_epoch": epoch, "version": at_ms, "leader": 1}
+    named |= {"at_ms": at_ms, "topic_id": "first", "removing": []}
+    return named | {"replicas": replicas, "adding": list(adding)}
+
+
+@pytest.mark.parametrize(
+    ("assignments", "out_of_sync_ms"),
+    [
+        ([], 14_000),  # since 1 s, as far as is recorded
+        ([assigned(0, 0, [1, 2]), assigned(9, 0, [1, 2, 3], (3,)), assigned(5_000, 1, [1, 2])],
+         2_900),
+    ],
+)  # fmt: skip
+def test_a_cancelled_reassignment_ends_the_time_out_of_sync(
+    assignments: list[dict[str, Any]], out_of_sync_ms: int
+) -> None:
+    """3 fetches once, at 2.1 s and far behind, and is removed when the second epoch begins.
+
+    Without `assignments` it counts as in sync when the record begins.
+    """
+    named = {"topic": "t", "partition": 0, "leader": 1, "seq": None}
+    tables: Tables = {"appends": [], "fetches": [], "isr": [], "assignments": assignments}
+    for end, at_ms in enumerate(range(0, 15_001, 100), start=1):
+        row = named | {"leader_epoch": int(at_ms >= 5_000)}
+        tables["appends"].append(row | {"at_ms": at_ms, "base_offset": end - 1, "end_offset": end})
+        fetch = row | {"at_ms": at_ms, "outcome": "ok", "read_ms": 0, "repeats": 1}
+        fetch |= {"last_at_ms": at_ms, "leader_end_low": end, "leader_end_high": end}
+        tables["fetches"].append(fetch | {"follower": 2, "offset": end})
+        if at_ms == 2_100:
+            tables["fetches"].append(fetch | {"follower": 3, "offset": 1})
+    grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[999], min_insync_replicas=3)
+    for results in (by_rules(tables, grid), by_kernel(tables, grid)):
+        verdicts, _ = dict(results)["t", 0, 0]
+        assert verdicts["shrinks"] == (0 if assignments else 1)
+        assert verdicts["out_of_sync_ms"] == out_of_sync_ms
+
+
 def test_without_recorded_causes_no_replica_counts_as_moved_away() -> None:
     """Tables of earlier versions: the sentence in `reason` is for people, and is not read."""
     identity = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 0, "seq": None}
@@ -306,7 +360,7 @@ def test_without_recorded_causes_no_replica_counts_as_moved_away() -> None:
         return result.changes.moves.tolist()  # type: ignore[no-any-return]
 
     def moves_by_rules(changes: list[dict[str, Any]]) -> list[tuple[int, int]]:
-        return what_if.histories(tables | {"isr": changes})["t", 0].moved_away
+        return histories.histories(tables | {"isr": changes})["t", 0].moved_away
 
     assert moves(rows["isr"]) == [[0, 3]]
     assert moves_by_rules([change]) == [(0, 3)]

@@ -173,7 +173,7 @@ def test_every_truncated_list_has_a_note() -> None:
     assert "77,001leader changes1,000 topics" in page
     incidents = len(points.incidents or [])
     for sentence in (
-        f"The {incidents} worst incidents of 900; all are in the table episodes.",
+        f"The {incidents} worst incidents of 900; all are in the table incidents.",
         "The 40 first rules and thresholds of 700; all are in the table what_if.",
         "The 3 limits that held back longest, of 9; all are in the table throttle.",
         "The 2 worst spans of 401; all are in the table throttle.",

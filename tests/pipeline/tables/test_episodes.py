@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from insync.pipeline.tables.episodes import CAUSES, SCHEMA, episodes
 from insync.telemetry.schemas import REASSIGNMENT
 from support.pipeline.episodes_oracle import episodes as expected_episodes
+from support.pipeline.exported_tables import SILENT, STEP_MS, STEPS, fetch
+from support.pipeline.exported_tables import record as silent_follower
 from support.pipeline.random_tables import Tables, made_up
 from support.pipeline.spark_frames import as_frames
 from support.telemetry.recorded_runs import record_a_run
@@ -34,7 +36,7 @@ def episodes_of_tables(spark: SparkSession, tables: Tables) -> list[Row]:
 
 
 def in_order(rows: list[Row]) -> list[Row]:
-    key = ("topic", "partition", "follower", "flap_group", "rejoined_at_ms", "left_at_ms")
+    key = ("topic", "partition", "follower", "began_at_ms", "rejoined_at_ms", "left_at_ms")
     return sorted(rows, key=lambda row: tuple((row[name] is None, row[name]) for name in key))
 
 
@@ -56,7 +58,10 @@ def test_episodes_agree_with_the_oracle_on_random_tables(spark: SparkSession) ->
     for column in ("under_min_isr_ms", "leader_changes", "leader_stall_ms", "held_back_ms"):
         assert any(row[column] for row in expected), f"{column} was never tested"
     assert {row["kip501_would_hold"] for row in expected} == {None, True, False}
-    assert {row["ending"] for row in expected} == {"rejoined", "open", "moved-away", "unrecorded"}
+    assert {row["ending"] for row in expected} == {
+        *("rejoined", "open", "unrecorded"),
+        *("moved-away", "move-cancelled", "topic-deleted"),
+    }
     assert any(row["flaps"] > 1 for row in expected)
 
 
@@ -69,16 +74,47 @@ def test_episodes_agree_with_the_oracle_on_a_recorded_run_with_every_fault(
     same(episodes_of_tables(spark, tables), expected)
 
 
+def with_another_partition(*, silent: bool) -> Tables:
+    """Follower 3 fetches another partition too, from another leader."""
+    tables = silent_follower()
+    steps = [step for step in range(STEPS) if not (silent and step in SILENT)]
+    tables["fetches"] += [
+        fetch(1_000_000 + step * STEP_MS + 10, step, 3, 0) | {"partition": 1, "leader": 2}
+        for step in steps
+    ]
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("tables", "cause"),
+    [
+        (silent_follower(), "stuck"),
+        (with_another_partition(silent=True), "frozen"),
+        (with_another_partition(silent=False), "stuck"),
+    ],
+)
+def test_a_broker_is_frozen_if_more_than_one_partition_shows_its_silence(
+    spark: SparkSession, tables: Tables, cause: str
+) -> None:
+    """It stops fetching the first one for 12 s. If that is the only one, the record cannot tell."""
+    (episode,) = episodes_of_tables(spark, tables)
+    assert (episode["follower"], episode["cause"]) == (3, cause)
+
+
 def test_no_tables_have_no_episodes(spark: SparkSession) -> None:
     assert episodes_of_tables(spark, {}) == []
 
 
 def test_isr_changes_of_an_earlier_version_have_no_cause(spark: SparkSession) -> None:
-    """A table of an earlier version is read as one in which no cause is known."""
-    tables = made_up(7, partitions=6)
+    """A table of an earlier version is read as one in which no cause is known.
+
+    The brokers of that version recorded no `assignments` either.
+    """
+    tables = made_up(7, partitions=6) | {"assignments": []}
     unknown = [row | {"cause": None, "late_ms": None} for row in tables["isr"]]
     frames = frames_of(spark, tables)
     earlier = frames | {"isr": frames["isr"].drop("cause", "late_ms")}
+    del earlier["assignments"]
     rows = [row.asDict() for row in episodes(**earlier).collect()]
     same(rows, expected_episodes(tables | {"isr": unknown}))
     assert any(row["cause"] == REASSIGNMENT for row in tables["isr"]), "none was moved away"

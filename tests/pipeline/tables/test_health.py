@@ -20,6 +20,7 @@ from insync.pipeline.tables.episodes import SCHEMA as EPISODES
 from insync.pipeline.tables.health import SCHEMA, health
 from insync.pipeline.tables.throttle import SCHEMA as SPANS
 from support.pipeline.episodes_oracle import episodes as expected_episodes
+from support.pipeline.incidents_oracle import incident_groups
 from support.pipeline.min_isr_oracle import below_min_isr, out_of_sync
 from support.pipeline.random_tables import Tables as Record
 from support.pipeline.random_tables import made_up
@@ -57,7 +58,8 @@ def lag_rows(record: Record) -> list[Row]:
 def test_one_row_per_topic_and_broker(
     spark: SparkSession, record: Record, frames_of_record: dict[str, DataFrame]
 ) -> None:
-    names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs")
+    names = ("episodes", "isr", "fetches", "appends", "elections", "stalls", "configs",
+             "assignments")  # fmt: skip
     lag = spark.createDataFrame(lag_rows(record))
     frame = health(**{name: frames_of_record[name] for name in names}, lag=lag)
     assert frame.schema.names == SCHEMA.names
@@ -109,33 +111,6 @@ def is_change(election: Row) -> bool:
     return bool(election["leader_before"] != election["leader_after"])
 
 
-def first_of(episode: Row) -> int:
-    moments = (episode[name] for name in ("began_at_ms", "left_at_ms", "rejoined_at_ms"))
-    return next(int(at_ms) for at_ms in moments if at_ms is not None)
-
-
-def end_of(episode: Row) -> int:
-    if episode["rejoined_at_ms"] is not None:
-        return int(episode["rejoined_at_ms"])
-    return int((episode["left_at_ms"] or episode["began_at_ms"]) + (episode["out_ms"] or 0))
-
-
-def expected_incidents(episodes: list[Row]) -> dict[tuple[int, str, int], list[Row]]:
-    """Episodes of one broker and cause that overlap, directly or through others."""
-    result: dict[tuple[int, str, int], list[Row]] = {}
-    for broker, cause in {(row["follower"], row["cause"]) for row in episodes}:
-        own = [row for row in episodes if (row["follower"], row["cause"]) == (broker, cause)]
-        own.sort(key=lambda row: (first_of(row), end_of(row)))
-        groups: list[list[Row]] = []
-        for row in own:
-            if groups and first_of(row) <= max(map(end_of, groups[-1])):
-                groups[-1].append(row)
-            else:
-                groups.append([row])
-        result |= {(broker, cause, first_of(group[0])): group for group in groups}
-    return result
-
-
 def members_of(episodes: list[Row]) -> dict[str, list[int]]:
     topics = sorted({row["topic"] for row in episodes})
     return {
@@ -163,7 +138,10 @@ def test_a_report_is_limited_in_rows(
     assert points.lag is not None
     assert points.seconds is not None
     assert points.summary["episodes"] == len(episodes)
-    expected = expected_incidents(episodes)
+    expected = {
+        (own[0]["broker"], own[0]["cause"], min(each["from"] for each in own)): own
+        for own in incident_groups(episodes)
+    }
     assert points.summary["incidents"] == len(expected) > len(points.incidents) == limits[0]
     for row in points.incidents:
         key = (row["broker"], row["cause"], row["began_at_ms"])
@@ -172,7 +150,7 @@ def test_a_report_is_limited_in_rows(
         assert row["episode_count"] == len(own)
         assert row["partitions"] == len({(each["topic"], each["partition"]) for each in own})
         assert (row["ended_at_ms"] is None) == any(each["ending"] == "open" for each in own)
-        assert row["duration_ms"] == max(map(end_of, own)) - row["began_at_ms"]
+        assert row["duration_ms"] == max(each["to"] for each in own) - row["began_at_ms"]
     listed = [len(row["episodes"]) for row in points.incidents]
     assert (max(listed), sum(listed)) == limits[1:]
     assert len(points.lag["series"]) == SERIES_MAX

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 LIMIT_MS = 2_000  # the lowest in the record
 CALM = range(10, 20)  # brokers that lead a topic each, whose follower is ten further
-TELEMETRY = ("isr", "fetches", "appends", "elections", "stalls", "configs")
+TELEMETRY = ("isr", "fetches", "appends", "elections", "stalls", "configs", "assignments")
 
 
 def record() -> Tables:

@@ -96,6 +96,48 @@ def test_a_replica_that_was_moved_away_has_no_lag(away: int, stays: int) -> None
     assert peaks(rows, stays) == peaks(lag_rows(after_an_election(), SECOND_MS), stays)
 
 
+def assigned(at_s: int, epoch: int, replicas: list[int], **more: Any) -> dict[str, Any]:
+    row = {"topic": "t", "partition": 0, "leader": epoch, "leader_epoch": epoch, "version": at_s}
+    row |= {"at_ms": at_s * SECOND_MS, "topic_id": "first", "replicas": replicas}
+    return row | {"adding": [], "removing": []} | more
+
+
+def test_a_replica_that_was_out_of_sync_when_it_was_removed_has_no_lag() -> None:
+    """3 died, and a reassignment removed it: no ISR changed."""
+    rows = after_an_election() | {
+        "assignments": [assigned(1, 1, [1, 2, 3]), assigned(10, 2, [2, 1])]
+    }
+    without = lag_rows(rows, SECOND_MS)
+    assert not peaks(without, 3)
+    assert peaks(without, 1) == peaks(lag_rows(after_an_election(), SECOND_MS), 1)
+
+
+def test_an_old_leader_that_goes_on_recording_adds_no_lag() -> None:
+    """1 has not learnt that 2 leads from 10 s on; the last it recorded before is of 9 s."""
+    tables = after_an_election()
+    old = {"topic": "t", "partition": 0, "leader": 1, "leader_epoch": 1}
+    tables["appends"].append(old | appended(13, 20, 30))
+    assert lag_rows(tables, SECOND_MS) == lag_rows(after_an_election(), SECOND_MS)
+
+
+def test_a_topic_that_was_created_again_has_new_followers() -> None:
+    """At 20 s, on 2 and 4: neither 1 nor 3 is behind in it, and its epochs begin again."""
+    tables = after_an_election()
+    again = {"topic": "t", "partition": 0, "leader": 2, "leader_epoch": 1}
+    tables["appends"] += [again | appended(20, 0, 0), again | appended(22, 0, 7)]
+    tables["fetches"].append(again | fetched(21, 4, 0))
+    tables["assignments"] = [
+        assigned(1, 1, [1, 2, 3]),
+        assigned(10, 2, [1, 2, 3]),
+        assigned(20, 1, [2, 4], topic_id="second"),
+    ]
+    rows = lag_rows(tables, SECOND_MS)
+    later = [row for row in rows if row["bucket_at_ms"] >= 20_000]
+    assert {row["follower"] for row in later} == {4}
+    assert max(row["lag_messages_max"] for row in later) == 7
+    assert [row for row in rows if row not in later] == lag_rows(after_an_election(), SECOND_MS)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "made", [one_recorded_run, pytest.param(many_partitions, marks=pytest.mark.long)]
@@ -109,11 +151,16 @@ def test_spark_computes_the_same_lag(spark: SparkSession, made: Callable[[], Tab
     shard = arrow(tables | {name: [*tables[name], *rows] for name, rows in away.items()})
     tables = {name: rows.to_pylist() for name, rows in shard.items()}
     frames = as_frames(spark, tables)
-    names = ("fetches", "appends", "isr")
+    names = ("fetches", "appends", "isr", "assignments")
     table = lag(*(frames[name] for name in names), bucket_ms=1_000).collect()
     assert table
     assert sorted((row.asDict() for row in table), key=in_order) == millisecond_by_millisecond(
         tables, 1_000
     )
-    wrong = [row.asDict() for row in problems(frames["fetches"], frames["appends"]).collect()]
+    wrong = [
+        row.asDict()
+        for row in problems(
+            **{name: frames[name] for name in ("fetches", "appends", "assignments")}
+        ).collect()
+    ]
     assert sorted(map(str, wrong)) == sorted(map(str, count_problems(shard).to_pylist()))

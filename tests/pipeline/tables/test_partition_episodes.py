@@ -16,22 +16,21 @@ from insync.pipeline.tables.partition_episodes import (
     episodes_of,
 )
 from insync.telemetry.schemas import REASSIGNMENT
-from support.pipeline.episodes_oracle import Partition, decided_at_ms, number
+from support.pipeline.episodes_oracle import (
+    Partition,
+    decided_at_ms,
+    number,
+    partitions_of,
+)
 from support.pipeline.episodes_oracle import episodes as expected_episodes
-from support.pipeline.random_tables import Tables, made_up
+from support.pipeline.random_tables import made_up
 
 Row = dict[str, Any]
 OF_BROKERS = ("leader_stall_ms", "held_back_ms")  # joined by Spark
 
 
-def record_of(tables: Tables, topic: str, partition: int, record_end_ms: int) -> PartitionRecord:
-    own = {
-        name: [
-            row for row in rows if (row.get("topic"), row.get("partition")) == (topic, partition)
-        ]
-        for name, rows in tables.items()
-    }
-    known = Partition(own | {"configs": tables["configs"]}, topic, partition, record_end_ms)
+def record_of(known: Partition) -> PartitionRecord:
+    own = tables = known.tables
 
     def change(row: Row) -> Row:
         settings = known._settings(row["leader"], decided_at_ms(row))
@@ -44,15 +43,13 @@ def record_of(tables: Tables, topic: str, partition: int, record_end_ms: int) ->
             and from_ms <= each["at_ms"] <= decided_at_ms(row)
         }
         more = {"follower": row["replica"], "number": number(row)}
+        limit_ms = settings["lag_time_max_ms"]
+        more["is_broker_silent"] = known.is_silent(row["replica"], decided_at_ms(row), limit_ms)
         return row | more | settings | {"held_back_ms_before": 1_000 * len(held)}
 
     def stays(follower: int) -> dict[int | None, list[Row]]:
         """Its fetches after each move away; refused ones do not make a replica of it again."""
-        moves = {
-            row["leader_epoch"]
-            for row in own["isr"]
-            if (row["replica"], row["cause"]) == (follower, REASSIGNMENT)
-        }
+        moves = {row["leader_epoch"] for row in known.removals(follower)}
         by_move: dict[int | None, list[Row]] = {}
         for row in own["fetches"]:
             gone = max((each for each in moves if each <= row["leader_epoch"]), default=None)
@@ -75,8 +72,15 @@ def record_of(tables: Tables, topic: str, partition: int, record_end_ms: int) ->
         )
 
     fetches = [row | {"is_ok": row["outcome"] == "ok"} for row in own["fetches"]]
+    followers = {row["follower"] for row in fetches} | {row["replica"] for row in own["isr"]}
     return PartitionRecord(
-        record_end_ms=record_end_ms,
+        record_end_ms=known.record_end_ms,
+        removals=[
+            row | {"follower": follower}
+            for follower in followers
+            for row in known.removals(follower)
+        ],
+        added=frozenset(each for each in followers if known.is_added(each)),
         changes=[change(row) for row in own["isr"]],
         first_and_last_fetches=[
             fetches_of(gone_epoch, rows)
@@ -99,15 +103,10 @@ def columns(rows: list[Row], names: tuple[str, ...]) -> dict[str, np.ndarray[Any
 def test_episodes_of_a_partition_agree_with_the_oracle_on_random_tables(seed: int) -> None:
     tables = made_up(seed, partitions=3)
     expected = expected_episodes(tables)
-    record_end_ms = max(
-        *(row["at_ms"] for row in (*tables["isr"], *tables["appends"])),
-        *(row["last_at_ms"] for row in tables["fetches"]),
-    )
-    partitions = sorted({(row["topic"], row["partition"]) for row in tables["appends"]})
     episodes = [
-        episode | {"topic": topic, "partition": partition}
-        for topic, partition in partitions
-        for episode in episodes_of(record_of(tables, topic, partition, record_end_ms))
+        episode | {"topic": known.topic, "partition": known.partition}
+        for known in partitions_of(tables)
+        for episode in episodes_of(record_of(known))
     ]
     assert len(episodes) == len(expected)
     for ours, theirs in zip(episodes, expected, strict=True):
@@ -130,7 +129,7 @@ CHANGE = {
     "follower": 2, "leader": 1, "leader_epoch": 0, "reason": "", "policy": "caught-up",
     "lag_time_max_ms": LIMIT_MS, "min_isr": 1, "held_back_ms_before": 0, "decided_by": "leader",
     "decided_at_ms": None, "replica_end": None, "leader_end": None, "caught_up_at_ms": 4_000,
-    "cause": None,
+    "cause": None, "is_broker_silent": False,
 }  # fmt: skip
 
 
@@ -187,6 +186,44 @@ def test_being_held_back_for_half_the_lag_limit_is_caused_by_the_throttle(
         fetches=fetched(at_ms=heard_at_ms, throttled=throttled),
     )
     assert [episode["cause"] for episode in episodes_of(record)] == [cause]
+
+
+@pytest.mark.parametrize(("epoch", "began_at_ms"), [(2, 9_000), (1, 10_000)])
+def test_a_broker_that_led_until_it_died_was_in_sync_until_then(
+    epoch: int, began_at_ms: int
+) -> None:
+    """It fetched for the last time at 9 s, in this epoch; the leader before did in epoch 1."""
+    died = change(10_000, 1, "shrink", decided_by="controller", cause="broker-gone", leader_epoch=3)
+    record = PartitionRecord(
+        record_end_ms=20_000, changes=[died], fetches=fetched(at_ms=9_000, leader_epoch=epoch)
+    )
+    (episode,) = episodes_of(record)
+    assert (episode["cause"], episode["began_at_ms"]) == ("broker-down", began_at_ms)
+
+
+@pytest.mark.parametrize(
+    ("by_whom", "recorded", "cause"),
+    [
+        ("controller", "broker-gone", "broker-down"),
+        ("controller", "broker-frozen", "frozen"),
+        ("controller", "replica-offline", "replica-offline"),
+        ("controller", None, "controller"),
+        ("leader", "lag-time", "stuck"),
+    ],
+)
+def test_a_dead_broker_a_frozen_one_and_a_failed_log_have_causes_of_their_own(
+    by_whom: str, recorded: str | None, cause: str
+) -> None:
+    left = change(10_000, 1, "shrink", decided_by=by_whom, cause=recorded)
+    (episode,) = episodes_of(PartitionRecord(record_end_ms=20_000, changes=[left]))
+    assert episode["cause"] == cause
+
+
+def test_a_replica_whose_broker_is_silent_everywhere_is_frozen() -> None:
+    left = change(10_000, 1, "shrink", is_broker_silent=True)
+    record = PartitionRecord(record_end_ms=20_000, changes=[left], fetches=fetched(at_ms=8_000))
+    (episode,) = episodes_of(record)
+    assert (episode["cause"], episode["began_at_ms"]) == ("frozen", 8_000)
 
 
 @pytest.mark.parametrize(
@@ -281,6 +318,28 @@ def test_a_move_away_ends_an_episode() -> None:
     (episode,) = episodes_of(PartitionRecord(record_end_ms=20_000, changes=changes, led=LED))
     assert (episode["ending"], episode["rejoined_at_ms"]) == ("moved-away", None)
     assert episode["out_ms"] == 3_000
+
+
+@pytest.mark.parametrize("ending", ["moved-away", "move-cancelled", "topic-deleted"])
+def test_a_removal_that_changes_no_isr_ends_an_episode(ending: str) -> None:
+    """It was out of sync when it was removed: only `assignments` have it."""
+    removal = {"follower": 2, "leader_epoch": 1, "at_ms": 13_000, "ending": ending}
+    record = PartitionRecord(
+        record_end_ms=20_000, changes=[change(10_000, 1, "shrink")], led=LED, removals=[removal]
+    )
+    (episode,) = episodes_of(record)
+    assert (episode["ending"], episode["out_ms"]) == (ending, 3_000)
+
+
+def test_a_replica_of_a_cancelled_reassignment_is_out_until_then() -> None:
+    """No ISR changes, and it is at the watermark: only `assignments` tell that it was new."""
+    removal = {"follower": 2, "leader_epoch": 1, "at_ms": 5_000, "ending": "move-cancelled"}
+    known: dict[str, Any] = {"record_end_ms": 20_000, "led": LED}
+    known["first_and_last_fetches"] = [met(1_000, epoch=0)]
+    (episode,) = episodes_of(PartitionRecord(**known, removals=[removal], added=frozenset([2])))
+    assert (episode["cause"], episode["ending"]) == ("bootstrapping", "move-cancelled")
+    assert episode["out_ms"] == 4_000
+    assert list(episodes_of(PartitionRecord(**known))) == []
 
 
 # A record that begins in the middle of an episode.

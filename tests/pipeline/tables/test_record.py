@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from insync.pipeline.tables.record import GAP_MS, RECORD, record, record_exported
-from support.pipeline.exported_tables import SILENT, STEP_MS, STEPS, change, write
+from support.pipeline.exported_tables import BASE, SILENT, STEP_MS, STEPS, change, write
 from support.pipeline.exported_tables import record as silent_follower
 from support.pipeline.spark_frames import as_frames
 
@@ -23,7 +23,7 @@ COVERED_MS = (STEPS - 1) * STEP_MS + 10
 
 def made(spark: SparkSession, tables: Tables) -> Row:
     frames = as_frames(spark, tables)
-    names = ("fetches", "appends", "isr", "stalls")
+    names = ("fetches", "appends", "isr", "stalls", "assignments")
     table = record(**{name: frames[name] for name in names})
     assert table.schema.names == RECORD.names
     (row,) = table.collect()
@@ -66,6 +66,15 @@ def lost_session(tables: Tables) -> None:
     tables["isr"].append(gone | {"decided_by": "controller", "topic": "another"})
 
 
+def created_again(tables: Tables) -> None:
+    """The topic was deleted and created while nothing fetched it."""
+    row = BASE | {"version": 1, "replicas": [1, 2, 3], "adding": [], "removing": []}
+    tables["assignments"] = [
+        row | {"at_ms": at_ms, "topic_id": topic_id}
+        for topic_id, at_ms in (("first", 1_000_000), ("second", BEGAN_MS + 1_000))
+    ]
+
+
 def dropped_rows(tables: Tables) -> None:
     """Rows of that time were not published."""
     tables["fetches"] = [row for row in tables["fetches"] if row["at_ms"] != BEGAN_MS + STEP_MS]
@@ -84,7 +93,7 @@ def never_back(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    "change_tables", [idle, lost_session, dropped_rows, behind_before, never_back]
+    "change_tables", [idle, lost_session, created_again, dropped_rows, behind_before, never_back]
 )
 def test_other_silences_do_not_count(spark: SparkSession, change_tables: Any) -> None:
     tables = silent_follower()

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
+from insync.telemetry.replay.histories import by_creation
 from insync.telemetry.schemas import REASSIGNMENT
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
+LAST_EPOCH = 2**31 - 1
+CONTROLLER_CAUSES = {
+    "broker-gone": "broker-down",
+    "broker-frozen": "frozen",
+    "replica-offline": "replica-offline",
+}
 SETTINGS: dict[str, tuple[str, Callable[[str], Any], Any]] = {
     "policy": ("replica.in.sync.policy", str, "caught-up"),
     "lag_time_max_ms": ("replica.lag.time.max.ms", int, 30_000),
@@ -18,23 +26,55 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any], Any]] = {
 
 
 def episodes(tables: Tables) -> list[Row]:
-    isr, fetches, appends = tables["isr"], tables["fetches"], tables["appends"]
-    ends = [row["at_ms"] for row in (*isr, *appends)] + [row["last_at_ms"] for row in fetches]
-    record_end_ms = max(ends)
-    partitions = {(row["topic"], row["partition"]) for row in (*isr, *fetches)}
+    """Each creation of a topic is computed on its own."""
+    return [episode for known in partitions_of(tables) for episode in known.episodes()]
+
+
+def partitions_of(tables: Tables) -> list[Partition]:
+    nothing: Tables = {"assignments": []}
+    made: list[Tables] = [
+        {name: [dict(row) for row in rows] for name, rows in some.items()}
+        for some in by_creation(nothing | tables)
+    ]
+    ends = [row["at_ms"] for row in (*tables["isr"], *tables["appends"])]
+    end_ms = max(ends + [row["last_at_ms"] for row in tables["fetches"]])
+    activity = active_slots(tables)
     result = []
-    for topic, partition in sorted(partitions):
-        own = {
-            name: [
-                row
-                for row in rows
-                if (row.get("topic"), row.get("partition")) == (topic, partition)
-            ]
-            for name, rows in tables.items()
+    for some, later in zip(made, [*made[1:], nothing], strict=True):
+        keys = {
+            (row["topic"], row["partition"]) for name in ("isr", "fetches") for row in some[name]
         }
-        others = {name: tables[name] for name in ("configs", "stalls", "throttle")}
-        result += Partition(own | others, topic, partition, record_end_ms).episodes()
+        for key in sorted(keys):
+            own = {
+                name: [row for row in rows if (row.get("topic"), row.get("partition")) == key]
+                for name, rows in some.items()
+            }
+            others = {name: tables[name] for name in ("configs", "stalls", "throttle")}
+            known = Partition(own | others, *key, end_ms)
+            known.activity = activity
+            created_ms = (
+                row["at_ms"]
+                for row in later["assignments"]
+                if (row["topic"], row["partition"]) == key
+            )
+            known.replaced_at_ms = min(created_ms, default=None)
+            result.append(known)
     return result
+
+
+Slots = dict[int, set[tuple[int, int, str, int]]]
+
+
+def active_slots(tables: Tables) -> Slots:
+    """By broker: when it did something, as first and last tenth of a second, and where."""
+    slots: Slots = {}
+    for row in (*tables["fetches"], *tables["appends"]):
+        first, where = row["at_ms"] // 100, (row["topic"], row["partition"])
+        slots.setdefault(row["leader"], set()).add((first, first, *where))
+        if "follower" in row:
+            last_ms = row["at_ms"] if row["last_at_ms"] is None else row["last_at_ms"]
+            slots.setdefault(row["follower"], set()).add((first, last_ms // 100, *where))
+    return slots
 
 
 def number(change: Row) -> int:
@@ -53,6 +93,12 @@ class Partition:
     def __init__(self, tables: Tables, topic: str, partition: int, record_end_ms: int) -> None:
         self.tables, self.topic, self.partition = tables, topic, partition
         self.record_end_ms = record_end_ms
+        self.replaced_at_ms: int | None = None  # when another topic got its name
+        self.activity: Slots = {}
+        self.assignments = sorted(
+            tables.get("assignments", []),
+            key=lambda row: (row["leader_epoch"], row["version"], row["at_ms"]),
+        )
         self.isr = sorted(
             tables["isr"], key=lambda row: (row["leader_epoch"], number(row), row["at_ms"])
         )
@@ -79,11 +125,47 @@ class Partition:
             result += own
         return result
 
+    def is_silent(self, follower: int, left_ms: int, limit_ms: int) -> bool:
+        """And was not before, in another partition."""
+        since_ms = left_ms - limit_ms
+        before = [slot for slot in self.activity.get(follower, ()) if 100 * slot[0] <= left_ms - 99]
+        is_silent = not any(100 * last >= since_ms for _, last, *_ in before)
+        return is_silent and any(
+            100 * last >= since_ms - limit_ms and where != [self.topic, self.partition]
+            for _, last, *where in before
+        )
+
+    def removals(self, follower: int) -> list[Row]:
+        moves = {
+            row["leader_epoch"]: {"at_ms": row["at_ms"], "ending": "moved-away"}
+            for row in reversed(self.isr)
+            if row["replica"] == follower and row["cause"] == REASSIGNMENT
+        }
+        for before, after in pairwise(self.assignments):
+            if follower in before["replicas"] and follower not in after["replicas"]:
+                ending = "move-cancelled" if follower in before["adding"] else "moved-away"
+                epoch = after["leader_epoch"]
+                if not after["replicas"]:
+                    ending, epoch = "topic-deleted", LAST_EPOCH
+                moves[epoch] = {"at_ms": after["at_ms"], "ending": ending}
+        last = self.assignments[-1]["replicas"] if self.assignments else []
+        if self.replaced_at_ms is not None and follower in last:
+            moves[LAST_EPOCH] = {"at_ms": self.replaced_at_ms, "ending": "topic-deleted"}
+        return [row | {"leader_epoch": epoch} for epoch, row in moves.items()]
+
+    def deleted_at_ms(self) -> list[int]:
+        """When its topic was deleted, or another one got its name: once, if at all."""
+        brokers = {broker for row in self.assignments for broker in row["replicas"]}
+        removals = [row for broker in brokers for row in self.removals(broker)]
+        return sorted({row["at_ms"] for row in removals if row["ending"] == "topic-deleted"})
+
+    def is_added(self, follower: int) -> bool:
+        own = [row for row in self.assignments if follower in row["replicas"]]
+        return bool(own) and follower in own[0]["adding"]
+
     def _of_replica(self, follower: int) -> list[Row]:
         """Each time that it was a replica is computed on its own."""
-        moves = [
-            row for row in self.isr if row["replica"] == follower and row["cause"] == REASSIGNMENT
-        ]
+        moves = self.removals(follower)
         result = []
         for begun in (None, *sorted({row["leader_epoch"] for row in moves})):
             later = [each for each in moves if begun is None or each["leader_epoch"] > begun]
@@ -135,7 +217,7 @@ class Partition:
                 back = after if after and after["change"] == "expand" else None
                 ending = "rejoined" if back else "open" if after is None else "unrecorded"
                 if ending == "open" and moved is not None:
-                    ending = "moved-away"
+                    ending = moved["ending"]
                 result.append(self._left(follower, change, back, ending, moved))
             elif at == 0 or changes[at - 1]["change"] == "expand":
                 was_in_first = begun is None and follower in self.isr[0]["isr_before"]
@@ -161,6 +243,8 @@ class Partition:
             was_in = follower in self.isr[0]["isr_before"]
         elif not appends:
             was_in = True
+        elif self.is_added(follower):
+            was_in = False
         else:
             first_epoch = min(row["leader_epoch"] for row in appends)
             served = [row for row in fetches_of_follower if row["outcome"] == "ok"]
@@ -176,7 +260,7 @@ class Partition:
             fetches_of_follower, key=lambda row: (row["leader_epoch"], row["at_ms"], row["leader"])
         )
         facts = {"leader": last["leader"], "leader_epoch": last["leader_epoch"], "reason": None}
-        ending = "open" if moved is None else "moved-away"
+        ending = "open" if moved is None else moved["ending"]
         if moved is not None:
             facts["moved_at_ms"] = moved["at_ms"]
         return [
@@ -280,13 +364,20 @@ class Partition:
         caught_up_ms = change["caught_up_at_ms"]
         caught_up_ms = left_ms if caught_up_ms is None else min(left_ms, caught_up_ms)
         if not by_leader:
-            cause, began_ms = "controller", max(served(fetches_of_follower), default=left_ms)
+            cause = CONTROLLER_CAUSES.get(change["cause"], "controller")
+            recent_epochs = range(change["leader_epoch"] - 1, 2**31)
+            recent_rows = [
+                row for row in fetches_of_follower if row["leader_epoch"] in recent_epochs
+            ]
+            began_ms = max(served(recent_rows), default=left_ms)
         elif 2 * read_ms >= limit_ms:
             cause, began_ms = "leader-slow-reads", caught_up_ms
         elif was_throttled or (recent and 2 * 1_000 * len(held) >= limit_ms):
             cause, began_ms = "throttled", caught_up_ms
         elif not recent:
-            cause, began_ms = "stuck", max(served(in_epoch), default=caught_up_ms)
+            is_silent = self.is_silent(follower, left_ms, limit_ms)
+            cause = "frozen" if is_silent else "stuck"
+            began_ms = max(served(in_epoch), default=caught_up_ms)
         elif settings["policy"] == "messages" and (lag_ms or 0) <= limit_ms:
             cause, began_ms = "burst", caught_up_ms
         else:
@@ -368,7 +459,7 @@ class Partition:
         end = {
             "rejoined": back,
             "open": self.record_end_ms,
-            "moved-away": moved_at_ms,
+            **dict.fromkeys(("moved-away", "move-cancelled", "topic-deleted"), moved_at_ms),
             "unrecorded": None,
         }[episode["ending"]]
         start = began if left is None else left

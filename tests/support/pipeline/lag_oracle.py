@@ -8,13 +8,22 @@ from itertools import pairwise
 from typing import Any
 
 from insync.pipeline.tables.schemas import LAG
-from insync.telemetry.replay.what_if import APPEND, BEGAN, Epoch, Event, History, histories
+from insync.telemetry.replay.histories import (
+    APPEND,
+    BEGAN,
+    Epoch,
+    Event,
+    History,
+    by_creation,
+    histories,
+)
 from support.pipeline.table_strategies import Tables
 
 
 def millisecond_by_millisecond(tables: Tables, bucket_ms: int) -> list[dict[str, Any]]:
     rows = []
-    for (topic, number), history in histories(tables).items():
+    each = (pair for some in by_creation(tables) for pair in histories(some).items())
+    for (topic, number), history in each:
         for at_epoch, epoch in enumerate(history.epochs):
             for follower in sorted(history.replicas - {epoch.leader}):
                 held = held_before(history, at_epoch, follower)

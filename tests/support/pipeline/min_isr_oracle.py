@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from support.pipeline.episodes_oracle import partitions_of
 from support.pipeline.random_tables import Tables
 
 Row = dict[str, Any]
@@ -12,24 +13,17 @@ Moments = set[int]
 
 
 def below_min_isr(record: Tables) -> dict[tuple[str, int], Moments]:
-    """The milliseconds of each partition with a change of its ISR."""
-    ends = [row["at_ms"] for row in (*record["isr"], *record["appends"])]
-    end_ms = max(ends + [row["last_at_ms"] for row in record["fetches"]])
-    partitions = sorted({(row["topic"], row["partition"]) for row in record["isr"]})
-    return {
-        key: _below(
-            [row for row in record["isr"] if (row["topic"], row["partition"]) == key],
-            min(
-                row["at_ms"]
-                for name in ("isr", "fetches", "appends")
-                for row in record[name]
-                if (row["topic"], row["partition"]) == key
-            ),
-            end_ms,
-            record["configs"],
-        )
-        for key in partitions
-    }
+    """The milliseconds of each partition with a change of its ISR, until its topic is deleted."""
+    below: dict[tuple[str, int], Moments] = {}
+    for known in partitions_of(record):
+        if not known.isr:
+            continue
+        events = [known.tables[name] for name in ("isr", "fetches", "appends")]
+        first_ms = min(row["at_ms"] for rows in events for row in rows)
+        end_ms = min([known.record_end_ms, *known.deleted_at_ms()])
+        moments = _below(known.isr, first_ms, end_ms, record["configs"])
+        below.setdefault((known.topic, known.partition), set()).update(moments)
+    return below
 
 
 def _below(changes: list[Row], first_ms: int, end_ms: int, configs: list[Row]) -> Moments:

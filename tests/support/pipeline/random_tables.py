@@ -8,6 +8,7 @@ from typing import Any
 
 from insync.telemetry.schemas import (
     APPENDS,
+    ASSIGNMENTS,
     CONFIGS,
     ELECTIONS,
     FETCHES,
@@ -33,13 +34,16 @@ def made_up(seed: int, *, partitions: int) -> Tables:
     random = Random(seed)  # noqa: S311 - chance, not secrecy
     tables: Tables = {
         name: []
-        for name in ("fetches", "appends", "isr", "elections", "stalls", "configs", "throttle")
+        for name in (
+            *("fetches", "appends", "isr", "elections"),
+            *("stalls", "configs", "throttle", "assignments"),
+        )
     }
     for broker in BROKERS:
         _of_broker(tables, broker, random)
     for number in range(partitions):
         _Partition(tables, f"topic {number % 7}", number, random).generate()
-    for table in (FETCHES, APPENDS, ISR, ELECTIONS, STALLS, CONFIGS):
+    for table in (FETCHES, APPENDS, ISR, ELECTIONS, STALLS, CONFIGS, ASSIGNMENTS):
         assert all(set(row) == set(table.names) for row in tables[table.name]), table.name
     return tables
 
@@ -90,12 +94,15 @@ class _Partition:
         self.is_always_behind[random.choice(BROKERS)] = self.end > 0
         self.log_start = random.choice((None, 0, 0, 300))
         self.changed_at_ms = -1
+        self.creation = 0
+        self.has_assignments = random.random() < 0.7
 
     def generate(self) -> None:
         random = self.random
         now_ms = START_MS + random.randrange(20_000)
         self.seq = 0
         self._append(now_ms, 0)
+        self._assign(now_ms)
         has_changes = random.random() < 0.8
         for _ in range(random.randrange(20, 160)):
             now_ms += random.choice((0, 1, 10, 200, 900))
@@ -112,6 +119,10 @@ class _Partition:
                 self._move(now_ms)
             elif what < 0.98:
                 now_ms += random.choice((2_000, 5_000))
+            elif what < 0.985:
+                now_ms = self._cancel_move(now_ms)
+            elif what < 0.989 and self.has_assignments and self.has_versions:
+                now_ms = self._create_again(now_ms)
 
     def _whose(self) -> Row:
         return self.partition_columns | {"leader": self.leader, "leader_epoch": self.epoch}
@@ -155,6 +166,7 @@ class _Partition:
         before, self.leader = self.leader, self.random.choice(sorted(self.isr))
         self._begin(now_ms, before, "a broker came or went")
         self._append(now_ms, 0)
+        self._assign(now_ms)
 
     def _begin(self, now_ms: int, leader_before: int, cause: str) -> None:
         self.epoch += 1
@@ -164,6 +176,44 @@ class _Partition:
             | {"at_ms": now_ms, "leader_before": leader_before, "leader_after": self.leader}
             | {"leader_epoch": self.epoch, "cause": cause}
         )
+
+    def _assign(self, now_ms: int, replicas: list[int] | None = None, adding: int = 0) -> None:
+        self.version += 1
+        if self.has_assignments:
+            row = self._whose() | {"at_ms": now_ms, "version": self.version}
+            row |= {"topic_id": str(self.creation), "removing": []}
+            row["replicas"] = self.replicas if replicas is None else replicas
+            row["adding"] = [adding] if adding else []
+            self.tables["assignments"] += [row] * self.random.choice((1, 1, 2))
+
+    def _cancel_move(self, now_ms: int) -> int:
+        """The fourth broker is added, fetches from the start, and is removed again."""
+        (new,) = set(BROKERS) - set(self.replicas)
+        before = self.replicas
+        self.replicas = [*before, new]
+        self.ends[new] = 0
+        self._assign(now_ms, adding=new)
+        self.is_always_behind[new] = self.end > 0
+        self._fetch(now_ms + 1, new)
+        self.replicas = before
+        self._begin(now_ms + 20, self.leader, REPLICAS_MOVED)
+        self._append(now_ms + 20, 0)
+        self._assign(now_ms + 20)
+        return now_ms + 20
+
+    def _create_again(self, now_ms: int) -> int:
+        """Mostly a deletion is recorded; else the leader of the deleted topic is down."""
+        if self.random.random() < 0.6:
+            self._assign(now_ms, [])
+        self.creation += 1
+        self.version = self.epoch = self.seq = self.end = 0
+        self.isr = set(self.replicas)
+        self.ends = dict.fromkeys(BROKERS, 0)
+        self.caught_up_ms.clear()
+        self.leader = min(self.isr)
+        self._append(now_ms + 500, 0)
+        self._assign(now_ms + 500)
+        return now_ms + 500
 
     def _move(self, now_ms: int) -> None:
         """One replica is removed and the fourth broker added, which may have been one before.
@@ -185,6 +235,7 @@ class _Partition:
         if gone in self.isr:
             self._record_change(now_ms, gone, by_leader=False, cause=REASSIGNMENT)
         self._append(now_ms, 0)
+        self._assign(now_ms)
         if random.random() < 0.5:
             self._fetch(now_ms + 1, gone, outcome="error")  # it has not learnt of it
 
@@ -194,6 +245,9 @@ class _Partition:
         follower = self.random.choice([broker for broker in self.replicas if broker != self.leader])
         by_leader = self.random.random() < 0.7 or follower not in self.isr
         cause = self.random.choice((None, "lag-time", "from elsewhere"))
+        if not by_leader:
+            known = (None, "broker-gone", "broker-frozen", "replica-offline")
+            cause = self.random.choice(known)
         self._record_change(now_ms, follower, by_leader=by_leader, cause=cause)
 
     def _record_change(

@@ -17,13 +17,14 @@ BROKERS = (1, 2, 3, 4)
 def arrow(tables: Tables) -> dict[str, pa.Table]:
     return {
         name: pa.Table.from_pylist(tables.get(name, []), schema=arrow_schema(TABLES[name]))
-        for name in ("fetches", "appends", "isr", "stalls", "configs")
+        for name in ("fetches", "appends", "isr", "stalls", "assignments", "configs")
     }
 
 
 @st.composite
 def recorded(draw: st.DrawFn, *, partitions: int = 3) -> Tables:
     tables: Tables = {"fetches": [], "appends": [], "isr": [], "stalls": [], "configs": []}
+    tables["assignments"] = []
     for _ in range(draw(st.integers(0, 4))):
         scope = f"broker:{draw(st.sampled_from(BROKERS[:2]))}"
         tables["configs"].append(
@@ -53,7 +54,15 @@ def _partition(draw: st.DrawFn, tables: Tables, topic: str, number: int) -> None
     if draw(st.booleans()):
         some = draw(st.lists(st.sampled_from(BROKERS), min_size=1, unique=True))
         tables["isr"].append(_isr(topic, number, sorted(some)))
-    for epoch in range(draw(st.integers(1, 3))):
+    has_assignments = draw(st.booleans())
+    epochs = [(0, epoch) for epoch in range(draw(st.integers(1, 3)))]
+    if has_assignments and draw(st.booleans()):  # the topic is created again
+        epochs += [(1, epoch) for epoch in range(draw(st.integers(1, 2)))]
+    for creation, epoch in epochs:
+        end = 0 if (creation, epoch) == (1, 0) else end
+        if has_assignments:
+            began = {"topic": topic, "partition": number, "leader_epoch": epoch, "at_ms": at_ms}
+            tables["assignments"] += _assignments(draw, began, creation)
         leader = draw(st.sampled_from(BROKERS[:2]))
         if draw(st.integers(0, 3)) == 0:
             away = {"leader_epoch": epoch, "version": 2, "decided_by": "controller"}
@@ -77,6 +86,21 @@ def _partition(draw: st.DrawFn, tables: Tables, topic: str, number: int) -> None
     for name in ("fetches", "appends"):
         if draw(st.integers(0, 4)) == 0:
             tables[name] = draw(st.permutations(tables[name]))
+
+
+def _assignments(draw: st.DrawFn, began: dict[str, Any], creation: int) -> list[dict[str, Any]]:
+    """The replicas when an epoch begins, and perhaps others that a reassignment is adding."""
+    topic_id = f"{began['topic']}, creation {creation}"
+    version = 10 * began["leader_epoch"]
+    row = began | {"leader": 1, "topic_id": topic_id, "adding": [], "removing": []}
+    replicas = draw(st.lists(st.sampled_from(BROKERS), min_size=1, unique=True))
+    others = [broker for broker in BROKERS if broker not in replicas]
+    adding = draw(st.lists(st.sampled_from(others), unique=True)) if others else []
+    rows = [row | {"version": version, "replicas": replicas}]
+    if adding:
+        moving = {"at_ms": began["at_ms"] + 5, "version": version + 1, "adding": adding}
+        rows.append(row | moving | {"replicas": [*adding, *replicas]})
+    return rows * draw(st.integers(1, 2))
 
 
 def _epoch(

@@ -7,13 +7,15 @@ from typing import Any
 from insync.pipeline.scenarios import WhatIfGrid
 from insync.pipeline.tables.schemas import COUNTS, PEAKS, WHAT_IF
 from insync.telemetry.replay import what_if
+from insync.telemetry.replay.histories import by_creation, histories
 from support.pipeline.table_strategies import Tables
 
 
 def by_rules(tables: Tables, grid: WhatIfGrid) -> list[dict[str, Any]]:
     """Every level, by adding up and sorting."""
     sums: dict[tuple[Any, ...], tuple[dict[str, int], list[int]]] = {}
-    for (topic, number), history in what_if.histories(tables).items():
+    each = (pair for some in by_creation(tables) for pair in histories(some).items())
+    for (topic, number), history in each:
         for scenario in grid.scenarios():
             verdicts = what_if.replay(
                 history,

@@ -41,12 +41,13 @@ def why_by_controller(
     state: PartitionState,
     *,
     offline: AbstractSet[BrokerId],
+    frozen: AbstractSet[BrokerId],
     now_ms: int,
 ) -> str:
     reasons = []
     for broker in sorted(before ^ frozenset(state.isr)):
         does = "joins" if broker in state.isr else "leaves"
-        why = by_controller(broker, before, state.replicas, offline)
+        why = by_controller(broker, before, state.replicas, offline, frozen)
         where = f": {_where(term, broker, now_ms)}" if term and broker in term.followers else ""
         epoch = state.leader_epoch
         reasons.append(f"{broker} {does} (not proposed by the leader, epoch {epoch}; {why}){where}")

@@ -46,7 +46,7 @@ from insync.rules.leadership import Draining, Leadership, Rule
 from insync.rules.partition_state import PartitionState
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, NO_BROKERS, BrokerId, Incarnation, Offset
-from insync.telemetry.recorder import Recorder
+from insync.telemetry.recorder import Assignment, Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +114,14 @@ class LeaderDriver:
         """Lead the partition in the epoch of this state."""
         isr = frozenset(state.isr)
         if isr_before is not None and isr_before != isr:
-            offline = self._offline(replica)
-            why = why_by_controller(None, isr_before, state, offline=offline, now_ms=now_ms)
+            why = why_by_controller(
+                None,
+                isr_before,
+                state,
+                offline=self._offline(replica),
+                frozen=self._view.frozen,
+                now_ms=now_ms,
+            )
             _log_isr(replica, isr, why)
         replica.end_term()
         replica.log.begin_epoch(state.leader_epoch)
@@ -137,6 +143,7 @@ class LeaderDriver:
         record = None if self._recorder is None else self._recorder.lead(replica.key, term.epoch)
         replica.begin_term(term, record)
         self._record_term(replica, term, isr_before, now_ms=now_ms)
+        self._record_assignment(replica, state, now_ms=now_ms)
         changed = PartitionChanged(grew=True, committed=True)
         self._queue(replica, term, [Committed(term.high_watermark), changed, *effects], now_ms)
 
@@ -310,6 +317,7 @@ class LeaderDriver:
             version = self._view.versions[replica.key]
             read = PartitionStateRead(version, state.replicas, frozenset(state.isr))
             self.report(replica, read)
+            self._record_assignment(replica, state, now_ms=self._loop.now_ms)
 
     # Effects.
 
@@ -367,6 +375,7 @@ class LeaderDriver:
         state = self._view.states.get(replica.key)
         is_own = isr_rules.proposed(settled.before) == settled.members
         offline = NO_BROKERS if is_own else self._offline(replica)
+        frozen = NO_BROKERS if is_own else self._view.frozen
         if replica.record is not None:
             replica.record.record_isr(
                 replace(term, isr=settled.before),
@@ -374,6 +383,7 @@ class LeaderDriver:
                 settled.members,
                 replicas=() if state is None else state.replicas,
                 offline=offline,
+                frozen=frozen,
                 version=term.isr.version,
                 now_ms=now_ms,
             )
@@ -384,7 +394,9 @@ class LeaderDriver:
             settled.members,
             replica.proposed_why
             if is_own
-            else why_by_controller(term, before, state, offline=offline, now_ms=now_ms),
+            else why_by_controller(
+                term, before, state, offline=offline, frozen=frozen, now_ms=now_ms
+            ),
         )
 
     def _offline(self, replica: Replica) -> frozenset[BrokerId]:
@@ -412,11 +424,24 @@ class LeaderDriver:
             members,
             replicas=(term.leader, *term.followers),
             offline=self._offline(replica),
+            frozen=self._view.frozen,
             version=term.isr.version,
             now_ms=now_ms,
         )
         record.began(term.isr, now_ms=now_ms)
         record.append(base=term.end, end=term.end, size_bytes=0, now_ms=now_ms)
+
+    def _record_assignment(self, replica: Replica, state: PartitionState, *, now_ms: int) -> None:
+        if replica.record is not None:
+            assignment = Assignment.of_state(replica.topic_id, state)
+            version = self._view.versions[replica.key]
+            replica.record.record_assignment(assignment, version=version, now_ms=now_ms)
+
+    def record_deletion(self, replica: Replica) -> None:
+        """Its topic is deleted. Comes before its term ends."""
+        if replica.record is not None and replica.term is not None:
+            version, now_ms = replica.term.isr.version, self._loop.now_ms
+            replica.record.record_deletion(replica.topic_id, version=version, now_ms=now_ms)
 
     def _record_rule(self, replica: Replica, *, now_ms: int) -> None:
         if replica.record is not None and replica.term is not None:

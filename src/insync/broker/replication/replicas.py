@@ -454,6 +454,8 @@ class Replicas:
         self._to_lead.pop(key, None)
         replica = self.partitions.pop(key, None)
         if replica is not None:
+            if replica.topic_id not in self.view.topic_names:
+                self.leading.record_deletion(replica)
             replica.drop()
             self.on_following(replica)
             self.offline.withdraw_reports(key)

@@ -139,7 +139,8 @@ def isr_at_start(
 ) -> Array:
     """Of every replica, whether it was in the ISR when the record began.
 
-    Without a change of the ISR: all that lead or fetch in the first epoch."""
+    Without a change of the ISR: all that lead or fetch in the first epoch, except those that a
+    reassignment was adding."""
     low, high = changes.first_bounds[code], changes.first_bounds[code + 1]
     known = ordered.replicas
     is_member = np.zeros(known + high - low, np.int64)
@@ -149,6 +150,10 @@ def isr_at_start(
             is_member[number] = 1
     else:
         is_member[: ordered.replicas_at_start] = 1
+        for added in changes.added[changes.added_bounds[code] : changes.added_bounds[code + 1]]:
+            for number in range(ordered.replicas_at_start):
+                if shard.ids[number] == added:
+                    is_member[number] = 0
     is_member[ordered.epochs[0].leader] = 1
     return is_member[:known]
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from insync.pipeline.io.columns import BadTables, check_columns
+from insync.pipeline.replay.assignments import ASSIGNMENT_COLUMNS, Assigned, assigned
 from insync.pipeline.replay.compiling import compiled, inlined, inner
 from insync.pipeline.replay.ordering import NO_SEQ, Rows, ShardEvents, with_room
 from insync.pipeline.replay.state import (
@@ -42,7 +43,7 @@ APPEND_COLUMNS: Final = (
     "topic", "partition", "leader", "leader_epoch", "at_ms", "seq", "base_offset", "end_offset",
 )  # fmt: skip
 ISR_COLUMNS: Final = (
-    "topic", "partition", "leader_epoch", "version", "isr_before", "replica", "cause",
+    "topic", "partition", "at_ms", "leader_epoch", "version", "isr_before", "replica", "cause",
 )  # fmt: skip
 STALL_COLUMNS: Final = ("broker", "at_ms", "stall_ms")
 CONFIG_COLUMNS: Final = ("at_ms", "scope", "name", "value")
@@ -51,6 +52,7 @@ COLUMNS: Final = {
     "fetches": FETCH_COLUMNS,
     "appends": APPEND_COLUMNS,
     "isr": ISR_COLUMNS,
+    "assignments": ASSIGNMENT_COLUMNS,
     "stalls": STALL_COLUMNS,
     "configs": CONFIG_COLUMNS,
 }
@@ -74,11 +76,13 @@ _COLUMN_TYPES: Final = Rows(
 
 
 class IsrChanges(NamedTuple):
-    """What the replay needs of the `isr` table, partition after partition."""
+    """What the replay needs of `isr` and `assignments`, partition after partition."""
 
     has_any: Array  # per partition
     first_bounds: Array
     first_members: Array  # of the ISR before the first change
+    added_bounds: Array
+    added: Array  # replicas that a reassignment added: not in the ISR at the start
     move_bounds: Array
     moves: Array  # the first epoch without a replica, and its broker; in order
 
@@ -110,6 +114,7 @@ def shard(
     appends: pa.Table,
     isr: pa.Table | None,
     stalls: pa.Table | None,
+    assignments: pa.Table | None = None,
     configs: pa.Table | None = None,
     *,
     min_insync_replicas: int | None = None,
@@ -121,7 +126,7 @@ def shard(
     fetched, fetch_codes = fetch_rows(fetches, coded[0])
     fetched, fetch_bounds = group_rows(len(partitions), fetched, fetch_codes)
     appended, append_bounds = group_rows(len(partitions), append_rows(appends), coded[1])
-    changes = _changes(isr, topics, partitions)
+    changes = _changes(isr, assigned(assignments), topics, partitions)
     more_brokers = len(changes.first_members)
     events = with_room(fetched, fetch_bounds, appended, append_bounds, more_brokers=more_brokers)
     minimums = _minimums(None if min_insync_replicas else configs, topics, min_insync_replicas or 1)
@@ -289,7 +294,12 @@ def renumber(rows: Array, number: Array) -> None:
         rows[at] = number[rows[at]]
 
 
-def _changes(isr: pa.Table | None, topics: Array, partitions: Array) -> IsrChanges:
+def _changes(
+    isr: pa.Table | None,
+    assigned_replicas: dict[tuple[str, int], Assigned],
+    topics: Array,
+    partitions: Array,
+) -> IsrChanges:
     first: dict[tuple[str, int], tuple[tuple[int, int], list[int]]] = {}
     moved: dict[tuple[str, int], set[tuple[int, int]]] = {}
     if isr is not None:
@@ -303,21 +313,26 @@ def _changes(isr: pa.Table | None, topics: Array, partitions: Array) -> IsrChang
             if row["cause"] == REASSIGNMENT:
                 moved.setdefault(key, set()).add((row["leader_epoch"], row["replica"]))
     has_any = np.zeros(len(partitions), np.bool_)
-    bounds = np.zeros((2, len(partitions) + 1), np.int64)
+    bounds = np.zeros((3, len(partitions) + 1), np.int64)
     members: list[int] = []
+    added: list[int] = []
     moves: list[tuple[int, int]] = []
     for at in range(len(partitions)):
         key = (topics[at], int(partitions[at]))
         if key in first:
             has_any[at] = True
             members += first[key][1]
-            moves += sorted(moved.get(key, ()))
-        bounds[:, at + 1] = len(members), len(moves)
+        replicas = assigned_replicas.get(key, Assigned())
+        added += sorted(replicas.added)
+        moves += sorted(replicas.removed | moved.get(key, set()))
+        bounds[:, at + 1] = len(members), len(added), len(moves)
     return IsrChanges(
         has_any,
         bounds[0],
         np.array(members, np.int64),
         bounds[1],
+        np.array(added, np.int64),
+        bounds[2],
         np.array(moves, np.int64).reshape(-1, 2),
     )
 

@@ -2,7 +2,8 @@
 
 Each table's rows are ordered by merging their ascending runs. So ordered input costs one pass, and
 any other input is ordered correctly as well. Duplicate rows are dropped, then the two tables are
-merged, and the rows of a second leader of an epoch are dropped too. The same pass finds the epochs,
+merged, and the rows of a second leader of an epoch are dropped too, as are those of an epoch after
+a later one began: time counts once. The same pass finds the epochs,
 numbers the brokers and collects the appends, which saves three more.
 """
 
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from insync.pipeline.replay.compiling import compiled, inlined, inner
-from insync.pipeline.replay.state import APPEND, BEGAN, EPOCH, EVENT, Array
+from insync.pipeline.replay.state import ALWAYS, APPEND, BEGAN, EPOCH, EVENT, Array
 
 NO_SEQ: Final = 2**62
 
@@ -144,6 +145,7 @@ def order_partition(shard: ShardEvents, code: int) -> OrderedPartition:
         to += 1
     if epoch >= 0:
         epochs[epoch].past_event, epochs[epoch].past_append = to, collected
+        end_superseded(epochs[: epoch + 1], events, append_at)
     at_start = known if epoch <= 0 else at_start
     return OrderedPartition(epochs[: epoch + 1], known, at_start, slow_reads)
 
@@ -158,6 +160,21 @@ def begin_epoch(
     epoch = epochs[index]
     epoch.number, epoch.start = number, start
     epoch.first_event, epoch.first_append = event, append
+
+
+@inner
+def end_superseded(epochs: Array, events: Array, append_at: Array) -> None:
+    """An epoch ends when a later one begins, though its leader may not have learnt of it yet."""
+    followed_at = ALWAYS
+    for index in range(len(epochs) - 1, -1, -1):
+        epoch = epochs[index]
+        began = events[epoch.first_event].time
+        until = max(began, followed_at)
+        while events[epoch.past_event - 1].time > until:
+            epoch.past_event -= 1
+        while epoch.past_append > epoch.first_append and append_at[epoch.past_append - 1] > until:
+            epoch.past_append -= 1
+        followed_at = min(followed_at, began)
 
 
 @inlined

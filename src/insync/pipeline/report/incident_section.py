@@ -9,36 +9,26 @@ from typing import Any, Final
 from insync.pipeline.report import html
 from insync.pipeline.report.html import Cell, Heading
 from insync.pipeline.tables.episodes import CAUSES, OPEN
+from insync.pipeline.tables.partition_episodes import SLOW_READS
 from insync.pipeline.words import count, duration, ranges_text
 
 PARTITIONS_WIDTH_MAX: Final = 600  # characters of an incident's list of partitions
 UNFOLDED_MAX: Final = 20  # incidents in the list; those after them are behind one more line
 
 CAUSE_WORDS: Final = {
-    "stuck": "stopped fetching",
+    "broker-down": "its broker died, restarted or was shut down",
+    "frozen": "its broker was silent: process or host stopped, or cut off",
+    "replica-offline": "its log failed or is damaged",
+    "stuck": "stopped fetching this partition",
     "slow": "fetched, but fell behind",
     "bootstrapping": "new, catching up for the first time",
     "leader-slow-reads": "the leader's reads were slow",
     "throttled": "held back by a throttle",
     "burst": "a burst of messages, no real lag",
-    "controller": "its broker died or restarted",
+    "controller": "removed by the controller; why is not recorded",
     "unrecorded": "its leaving is not recorded",
 }
 assert set(CAUSE_WORDS) == set(CAUSES), "every cause in words"
-
-_HEADINGS: Final = (
-    Heading("partition"),
-    Heading("began", "the first cause, UTC"),
-    Heading("left", "after the first cause"),
-    Heading("out for"),
-    Heading("lag", "true lag when it left"),
-    Heading("lacked", "messages that it lacked when it left"),
-    Heading("leader"),
-    Heading("below min ISR"),
-    Heading("leader changes"),
-    Heading("in a row", "episodes of one series of flaps"),
-    Heading("KIP-501", "would a pending read have kept it in the ISR?"),
-)
 
 Row = dict[str, Any]
 
@@ -51,7 +41,7 @@ def section(incidents: Sequence[Row], total: int, *, with_date: bool) -> str:
     entries = [_entry(at, row, with_date=with_date) for at, row in enumerate(incidents)]
     shown, folded = entries[:UNFOLDED_MAX], entries[UNFOLDED_MAX:]
     rest = html.details(f"{count(len(folded), 'more incident')}", "".join(folded)) if folded else ""
-    note = html.cut(incidents, total, "worst incidents", table="episodes")
+    note = html.cut(incidents, total, "worst incidents", table="incidents")
     return f'{search}<div data-list="incidents">{"".join(shown)}{rest}</div>{note}'
 
 
@@ -105,8 +95,9 @@ def _entry(at: int, row: Row, *, with_date: bool) -> str:
         f"{html.time(row['began_at_ms'], with_date=with_date)}, {length}</span>"
     )
     label = f"Partitions of broker {row['broker']}, {row['cause']}"
-    rows = [_episode(each, with_date=with_date) for each in row["episodes"]]
-    table = html.table(f"incident-{at}", label, _HEADINGS, rows) if rows else ""
+    other = "follower" if row["cause"] == SLOW_READS else "leader"  # than the incident's broker
+    rows = [_episode(each, other, with_date=with_date) for each in row["episodes"]]
+    table = html.table(f"incident-{at}", label, _headings(other), rows) if rows else ""
     note = html.cut(rows, row["episode_count"], "longest episodes", table="episodes")
     if not rows:
         note = html.note(f"{count(row['episode_count'], 'episode')}, in the table episodes.")
@@ -114,7 +105,23 @@ def _entry(at: int, row: Row, *, with_date: bool) -> str:
     return html.details(summary, body, f' class="incident" id="incident-{at}"')
 
 
-def _episode(row: Row, *, with_date: bool) -> list[Cell]:
+def _headings(other: str) -> tuple[Heading, ...]:
+    return (
+        Heading("partition"),
+        Heading("began", "the first cause, UTC"),
+        Heading("left", "after the first cause"),
+        Heading("out for"),
+        Heading("lag", "true lag when it left"),
+        Heading("lacked", "messages that it lacked when it left"),
+        Heading(other),
+        Heading("below min ISR"),
+        Heading("leader changes"),
+        Heading("in a row", "episodes of one series of flaps"),
+        Heading("KIP-501", "would a pending read have kept it in the ISR?"),
+    )
+
+
+def _episode(row: Row, other: str, *, with_date: bool) -> list[Cell]:
     first_ms = row["began_at_ms"] or row["left_at_ms"] or row["rejoined_at_ms"]
     out = duration(row["out_ms"]) if row["out_ms"] is not None else "unknown"
     is_open = row["ending"] == OPEN
@@ -139,7 +146,7 @@ def _episode(row: Row, *, with_date: bool) -> list[Cell]:
         ),
         html.measure(row["lag_ms"], duration),
         html.measure(row["lag_messages"], lambda messages: f"{messages:,}"),
-        html.text(str(row["leader"])),
+        html.text(str(row[other])),
         html.measure(row["under_min_isr_ms"], duration),
         html.number(row["leader_changes"]),
         html.number(row["flaps"]),

@@ -1,18 +1,18 @@
-"""Incidents: the episodes of one broker with one cause at one time, which an operator handles as
-one. A broker that stops takes hundreds of replicas out of sync; the page shows that once, and its
-partitions below."""
+"""The table `incidents` on the page. A broker that stops takes hundreds of replicas out of sync:
+the page shows that once, and its partitions below."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from insync.pipeline.tables.episodes import OPEN
+from insync.pipeline.tables.incidents import with_broker_and_times
 
 INCIDENTS_MAX: Final = 200
 EPISODES_MAX: Final = 250  # on the page, in all
@@ -34,40 +34,6 @@ _EPISODE: Final = (
 )  # fmt: skip
 
 Row = dict[str, Any]
-
-
-def first_ms() -> Column:
-    return F.coalesce("began_at_ms", "left_at_ms", "rejoined_at_ms")
-
-
-def end_ms() -> Column:
-    start_ms = F.coalesce("left_at_ms", "began_at_ms")
-    return F.coalesce("rejoined_at_ms", start_ms + F.col("out_ms"), start_ms)
-
-
-def incidents(episodes: DataFrame) -> DataFrame:
-    """A row for the episodes of one broker and cause that overlap; `ended_at_ms` is null while one
-    of them is open."""
-    in_order = W.partitionBy("follower", "cause").orderBy("first_ms", "end_ms")
-    before = in_order.rowsBetween(W.unboundedPreceding, -1)
-    so_far = in_order.rowsBetween(W.unboundedPreceding, W.currentRow)
-    goes_on = F.col("first_ms") <= F.max("end_ms").over(before)  # null for the first
-    ends = F.max("end_ms")
-    return (
-        episodes.withColumn("first_ms", first_ms())
-        .withColumn("end_ms", end_ms())
-        .withColumn("opens", F.when(goes_on, 0).otherwise(1))
-        .withColumn("number", F.sum("opens").over(so_far))
-        .groupBy(F.col("follower").alias("broker"), "cause", "number")
-        .agg(
-            F.min("first_ms").alias("began_at_ms"),
-            F.when(~F.max(F.col("ending") == OPEN), ends).alias("ended_at_ms"),
-            (ends - F.min("first_ms")).alias("duration_ms"),
-            F.countDistinct("topic", "partition").alias("partitions"),
-            F.countDistinct("topic").alias("topics"),
-        )
-        .drop("number")
-    )
 
 
 def collect_incidents(incidents: DataFrame, episodes: DataFrame) -> list[Row]:
@@ -109,12 +75,12 @@ def _members(rows: list[Row], episodes: DataFrame) -> DataFrame:
     keys = [(at, *(row[name] for name in _SHOWN.names[1:])) for at, row in enumerate(rows)]
     shown = episodes.sparkSession.createDataFrame(keys, _SHOWN).alias("shown")
     is_member = (
-        (F.col("follower") == F.col("broker"))
+        (F.col("episode.broker") == F.col("shown.broker"))
         & (F.col("episode.cause") == F.col("shown.cause"))
-        & (F.col("first_ms") >= F.col("shown.began_at_ms"))
-        & (F.coalesce(F.col("first_ms") <= F.col("ended_at_ms"), F.lit(True)))  # noqa: FBT003
+        & (F.col("from_ms") >= F.col("shown.began_at_ms"))
+        & (F.coalesce(F.col("from_ms") <= F.col("ended_at_ms"), F.lit(True)))  # noqa: FBT003
     )
-    named = episodes.withColumn("first_ms", first_ms()).alias("episode")
+    named = episodes.transform(with_broker_and_times).alias("episode")
     return named.join(F.broadcast(shown), is_member).select("incident", "episode.*")
 
 
@@ -124,7 +90,7 @@ def _longest(members: DataFrame) -> DataFrame:
         F.col("out_ms").desc_nulls_last(),
         F.col("topic"),
         F.col("partition"),
-        F.col("first_ms"),
+        F.col("from_ms"),
     ]
     rank = F.row_number().over(W.partitionBy("incident").orderBy(*order))
     return (

@@ -13,9 +13,10 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from insync.pipeline.report.incidents import collect_incidents, end_ms, first_ms, incidents
+from insync.pipeline.report.incidents import collect_incidents
 from insync.pipeline.tables.episodes import CAUSES, OPEN
 from insync.pipeline.tables.health import BROKER, CRITICAL, TOPIC, WARNING, is_bad_throttle
+from insync.pipeline.tables.incidents import incidents, with_broker_and_times
 from insync.pipeline.tables.min_isr import union_ms
 
 COLUMNS_MAX: Final = 240  # moments along a time axis: a phone has fewer pixels, a screen few more
@@ -28,9 +29,13 @@ OTHERS: Final = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The pipeline's own, and `seconds`: the telemetry table `throttle`. None: not recorded."""
+    """The pipeline's own, and `seconds`: the telemetry table `throttle`. None: not recorded.
+
+    Without a table `incidents` they are those of the episodes.
+    """
 
     episodes: DataFrame | None = None
+    incidents: DataFrame | None = None
     lag: DataFrame | None = None
     what_if: DataFrame | None = None
     recommendation: DataFrame | None = None
@@ -63,7 +68,7 @@ def collect(tables: Tables) -> Points:
     if tables.episodes is not None:
         points.summary |= _episode_summary(tables.episodes)
         points.episodes_span_ms = _episodes_span(tables.episodes)
-        together = incidents(tables.episodes)
+        together = incidents(tables.episodes) if tables.incidents is None else tables.incidents
         points.summary["incidents"] = together.count()
         points.incidents = collect_incidents(together, tables.episodes)
     if tables.lag is not None:
@@ -125,16 +130,16 @@ def _episode_summary(episodes: DataFrame) -> dict[str, Any]:
         F.max("lag_time_max_ms").alias("limit_ms_max"),
         *(F.count(F.when(F.col("cause") == cause, 1)).alias(f"cause {cause}") for cause in CAUSES),
     )
-    spans = episodes.select(first_ms().alias("first_ms"), "left_at_ms", "out_ms")
-    start_ms = F.coalesce("left_at_ms", "first_ms")
-    out = spans.select(start_ms.alias("from_ms"), (start_ms + F.col("out_ms")).alias("to_ms"))
+    start_ms = F.coalesce("left_at_ms", "began_at_ms")
+    out = episodes.select(start_ms.alias("from_ms"), (start_ms + F.col("out_ms")).alias("to_ms"))
     wall = union_ms(out.where("to_ms IS NOT NULL")).first()
     assert wall is not None, "an aggregate has a row"
     return dict(row.asDict()) | {"out_ms": wall["union_ms"] or 0}
 
 
 def _episodes_span(episodes: DataFrame) -> tuple[int, int] | None:
-    span = _one(episodes, F.min(first_ms()).alias("from_ms"), F.max(end_ms()).alias("to_ms"))
+    bounds = (F.min("from_ms").alias("from_ms"), F.max("to_ms").alias("to_ms"))
+    span = _one(episodes.transform(with_broker_and_times), *bounds)
     return None if span["from_ms"] is None else (span["from_ms"], span["to_ms"])
 
 

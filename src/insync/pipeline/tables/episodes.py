@@ -11,20 +11,29 @@ time of the shrink (`decided_at_ms`, or the commit if no leader decided it), T t
   start of it (`log_start`, where known), so it left before the record began | its first fetch |
 | `bootstrapping` | all others that are first seen outside; also a replica that is seen again
   after a reassignment removed it | its first fetch |
-| `controller` | the controller removed it: its session ended, or its log failed | last fetch,
+| `broker-down` | its broker's session ended, and the controller removed it | last fetch, else L |
+| `frozen` | the same, and the broker's process lived: only its heartbeat had stopped | last fetch,
   else L |
+| `replica-offline` | its log failed or is damaged, and the controller removed it | last fetch,
+  else L |
+| `controller` | the controller removed it, and no `isr.cause` says why | last fetch, else L |
 | `leader-slow-reads` | for half of the T ms before L the leader was reading for it | caught up |
 | `throttled` | in the T ms before L one of its fetches was `throttled`, or it made an effective one
   and its broker held partitions back, whichever they were, for half of that time | caught up |
-| `stuck` | it made no effective fetch in the T ms before L | last fetch, else caught up |
+| `frozen` | it made no effective fetch in the T ms before L, and its broker fell silent: in no
+  whole tenth of a second of that time a fetch of it reached any leader, or it led anything itself,
+  though in the T ms before that it did so in another partition | last fetch, else caught up |
+| `stuck` | it made no effective fetch in the T ms before L, but its broker was not silent; or this
+  is all that its broker did, so the record cannot tell | last fetch, else caught up |
 | `burst` | under `messages`: its true lag at L was at most T; the end jumped | caught up |
 | `slow` | all others: it fetches and falls behind | caught up |
 
+Where the controller removed it, its last fetch is that of this leader epoch or the one before.
 "The T ms before L" are the moments from L - T to L, both included: a fetch exactly T ago is in
 time, as equality is in sync. "Caught up" is `isr.caught_up_at_ms`, else L. "First seen outside":
 not in `isr_before` of the partition's first `isr` row, or, in a partition without any, without
-having led first seen in a later epoch than its first, or below the high watermark in every
-effective fetch: a replica in sync is at or past it.
+having led first seen in a later epoch than its first, while a reassignment was adding it, or below
+the high watermark in every effective fetch: a replica in sync is at or past it.
 
 - `kip501_would_hold`: at L a read for it was pending whose offset was at or past the leader's end
   at its earlier fetches of this epoch: what KIP-501 asks for. Null where no leader decided.
@@ -32,13 +41,13 @@ effective fetch: a replica in sync is at or past it.
   it lacked, or since the epoch began if it was below its start; `lag_messages` and `lag_bytes` are
   what it lacked. If it is first seen outside, `lag_messages` is that of its first fetch.
 - `rejoined_at_ms` is the commit of its return. `ending` says whether that happened (`rejoined`), it
-  was still out when the record ended (`open`), a reassignment removed it
-  (`moved-away`), or it must have returned, because it left again, but no row has its return
-  (`unrecorded`). `out_ms` counts from L (first seen outside: from the first fetch) to the return,
-  the move or the record's end. A replica that was out of the ISR when it was removed has no row,
-  because the ISR does not change: it stays `open`. A follower that never fetches again after a move
-  proves nothing: a dead one that stays while another is moved looks the same. In tables without
-  `isr.cause` no move is known: such a shrink has the cause `controller`.
+  was still out when the record ended (`open`), a reassignment removed it (`moved-away`), the one
+  that was adding it was cancelled (`move-cancelled`), its topic was deleted or created again
+  (`topic-deleted`), or it must have returned, because it left again, but no row
+  has its return (`unrecorded`). `out_ms` counts from L (first seen outside: from the first fetch)
+  to the return, the removal or the record's end. Without `assignments` only the removal of ISR
+  members is known; a replica that was outside when it was removed stays `open`. In tables without
+  `isr.cause` and `assignments` no removal is known.
 - `flap_group` numbers a replica's episodes; one that begins within T after the last one's return
   belongs to the same group, and `flaps` is the number of episodes in it. (What-if's `flaps` are
   returns within T. These are the ones that come in a row.)
@@ -50,7 +59,8 @@ effective fetch: a replica in sync is at or past it.
   min(min.insync.replicas, replicas known), while this one was out. Before the first `isr` row they
   are those of its `isr_before`, and the minimum is the one that held at that row.
 
-Rows of a partition are ordered by (leader_epoch, version, at_ms). Settings are those of `configs`
+Rows of a partition are ordered by (leader_epoch, version, at_ms). A topic that was created again
+under its name is another one (`tables.assignments`). Settings are those of `configs`
 that held when a change was decided; without any, Kafka's defaults.
 
 Spark brings together what belongs to one partition, reduced to the time before each shrink;
@@ -61,6 +71,7 @@ tested without Java. Tables of brokers (stalls, throttles) are joined before and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import pairwise
 from typing import Any, Final
 
@@ -80,11 +91,21 @@ from pyspark.sql.types import (
 
 from insync.pipeline.io.telemetry_schemas import with_optional_columns
 from insync.pipeline.tables import partition_episodes as core
+from insync.pipeline.tables.assignments import (
+    PARTITION,
+    TOPIC_PARTITION,
+    added_replicas,
+    removals,
+    with_creation,
+)
 from insync.pipeline.tables.intervals import meet, packed, unpacked
 from insync.pipeline.tables.partition_episodes import (
     BOOTSTRAPPING,
+    BROKER_DOWN,
     BURST,
     BY_CONTROLLER,
+    FROZEN,
+    LOG_OFFLINE,
     MOVED,
     OPEN,
     REJOINED,
@@ -111,14 +132,15 @@ __all__ = [
 ]
 
 CAUSES: Final = (
-    STUCK, SLOW, BOOTSTRAPPING, SLOW_READS, THROTTLED, BURST, BY_CONTROLLER, UNRECORDED
+    BROKER_DOWN, FROZEN, STUCK, SLOW, BOOTSTRAPPING, SLOW_READS, THROTTLED, BURST, LOG_OFFLINE,
+    BY_CONTROLLER, UNRECORDED,
 )  # fmt: skip
 
-PARTITION: Final = ("topic", "partition")
 REPLICA: Final = (*PARTITION, "follower")
 FOLLOWER_SIDE: Final = "follower"
 LEADER_SIDE: Final = "leader"
 SECOND_MS: Final = 1_000
+SILENCE_SLOT_MS: Final = 100  # what a broker did is known to this: all of it would be too much
 ROWS_AT_ONCE: Final = 1_000
 
 _COLUMNS: Final = (
@@ -146,7 +168,12 @@ _COLUMNS: Final = (
     StructField("reason", StringType()),
 )
 _NUMBERED: Final = StructType(
-    [*_COLUMNS, StructField("episode", IntegerType()), StructField("end_ms", LongType())]
+    [
+        *_COLUMNS,
+        StructField("creation", IntegerType()),
+        StructField("episode", IntegerType()),
+        StructField("end_ms", LongType()),
+    ]
 )
 SCHEMA: Final = StructType(
     [
@@ -156,9 +183,10 @@ SCHEMA: Final = StructType(
     ]
 )
 EPISODE: Final = (*REPLICA, "episode")
+CHANGE: Final = (*REPLICA, "leader_epoch", "number", "at_ms", "change")
 
 # Kinds of rows of a partition.
-_CHANGE, _HEARD, _LED, _ELECTION, _FETCH, _APPEND = range(6)
+_CHANGE, _HEARD, _LED, _ELECTION, _FETCH, _APPEND, _REMOVAL, _ADDED = range(8)
 
 
 def episodes(  # noqa: PLR0917 - one for each table, in the order of their importance
@@ -169,13 +197,25 @@ def episodes(  # noqa: PLR0917 - one for each table, in the order of their impor
     stalls: DataFrame,
     configs: DataFrame,
     throttle: DataFrame | None = None,
+    assignments: DataFrame | None = None,
 ) -> DataFrame:
-    """Without a `throttle` table nothing is known to have been held back."""
-    changes = _changes(isr, configs, throttle)
+    """Without a `throttle` table nothing is known to have been held back; without `assignments`
+    only the removal of ISR members is."""
+    end = record_end(isr, fetches, appends)
+    isr, fetches, appends, elections = (
+        with_creation(rows, assignments) for rows in (isr, fetches, appends, elections)
+    )
+    changes = _changes(isr, configs, throttle, _activity(fetches, appends))
     left = changes.where((F.col("change") == SHRINK) & ~_is_moved_away())
-    kinds = {
+    removed = changes.where(_is_moved_away()).select(*REPLICA, "leader_epoch")
+    kinds = {}
+    if assignments is not None:
+        numbered = with_creation(assignments, assignments)
+        kinds = {_REMOVAL: removals(numbered), _ADDED: added_replicas(numbered)}
+        removed = removed.unionByName(kinds[_REMOVAL].select(*REPLICA, "leader_epoch"))
+    kinds |= {
         _CHANGE: changes,
-        _HEARD: _heard(fetches, changes, configs),
+        _HEARD: _heard(fetches, removed, configs),
         _LED: appends.groupBy(*PARTITION, "leader").agg(
             F.min("leader_epoch").alias("leader_epoch"),
             F.max("leader_epoch").alias("last_epoch"),
@@ -185,12 +225,12 @@ def episodes(  # noqa: PLR0917 - one for each table, in the order of their impor
         _FETCH: _fetches_before(fetches, left),
         _APPEND: _appends_of(appends, left),
     }
-    together = [rows.withColumn("kind", F.lit(kind)) for kind, rows in kinds.items()]
+    together = [rows.withColumn("kind", F.lit(kind)) for kind, rows in sorted(kinds.items())]
     rows = together[0]
     for each in together[1:]:
         rows = rows.unionByName(each, allowMissingColumns=True)
     numbered = (
-        rows.crossJoin(F.broadcast(record_end(isr, fetches, appends)))
+        rows.crossJoin(F.broadcast(end))
         .repartition(*PARTITION)
         .sortWithinPartitions(*PARTITION, "kind")
         .mapInArrow(_find_episodes, _NUMBERED)
@@ -217,45 +257,85 @@ def leader_changes(elections: DataFrame) -> DataFrame:
 # The rows of a partition.
 
 
-def _changes(isr: DataFrame, configs: DataFrame, throttle: DataFrame | None) -> DataFrame:
+def _changes(
+    isr: DataFrame, configs: DataFrame, throttle: DataFrame | None, activity: DataFrame
+) -> DataFrame:
     rows = with_optional_columns(isr, ISR)
     rows = rows.withColumnRenamed("replica", "follower").withColumn(
         "number", F.coalesce("version", "at_ms")
     )
     valid_at_ms = F.coalesce("decided_at_ms", "at_ms")
     rows = with_settings(rows, configs, valid_at_ms=valid_at_ms).drop("version", "seq")
-    if throttle is None:
-        return rows.withColumn("held_back_ms_before", F.lit(0).cast(LongType()))
-    change = (*REPLICA, "leader_epoch", "number", "at_ms", "change")
     left_at_ms = F.coalesce("e.decided_at_ms", "at_ms")
-    asking = packed(rows, change).select(
-        *change, "e", F.col("follower").alias("broker"), F.lit(FOLLOWER_SIDE).alias("side")
-    )
+    from_ms = left_at_ms - F.col("e.lag_time_max_ms")
+    asking = packed(rows, CHANGE).withColumn("broker", F.col("follower"))
+    # A tenth of a second that is only in part of the time before tells nothing.
     met = meet(
         asking,
-        _held_back(throttle),
-        ("broker", "side"),
-        from_ms=left_at_ms - F.col("e.lag_time_max_ms"),
-        to_ms=left_at_ms,
+        activity,
+        ("broker",),
+        from_ms=from_ms - F.col("e.lag_time_max_ms"),
+        to_ms=left_at_ms - SILENCE_SLOT_MS + 1,
     )
-    return unpacked(met, change, {"held_back_ms_before": _held_back_ms()})
+    rows = unpacked(met, CHANGE, {"is_broker_silent": _fell_silent(from_ms)})
+    if throttle is None:
+        return rows.withColumn("held_back_ms_before", F.lit(0).cast(LongType()))
+    asking = packed(rows, CHANGE).select(
+        *CHANGE, "e", F.col("follower").alias("broker"), F.lit(FOLLOWER_SIDE).alias("side")
+    )
+    met = meet(asking, _held_back(throttle), ("broker", "side"), from_ms=from_ms, to_ms=left_at_ms)
+    return unpacked(met, CHANGE, {"held_back_ms_before": _held_back_ms()})
+
+
+def _fell_silent(from_ms: Column) -> Column:
+    """Of all that a broker did: nothing since then, but something in another partition before."""
+    own = F.struct(*TOPIC_PARTITION)
+    is_elsewhere = (F.col("first_partition") != own) | (F.col("last_partition") != own)
+    is_silent = F.count_if(F.col("row_to_ms") >= from_ms) == 0
+    return is_silent & (F.count_if(is_elsewhere) > 0)
+
+
+def _activity(fetches: DataFrame, appends: DataFrame) -> DataFrame:
+    """The tenths of a second in which each broker fetched, or recorded something as a leader.
+
+    Of the partitions it did so in, the first and the last: enough to know of another than one.
+    """
+    at_ms, last_at_ms = F.col("at_ms"), F.coalesce("last_at_ms", "at_ms")
+    spans = [
+        rows.select(
+            F.col(broker).alias("broker"),
+            F.struct(*TOPIC_PARTITION).alias("partition"),
+            *(
+                (F.floor(moment / SILENCE_SLOT_MS) * SILENCE_SLOT_MS).alias(name)
+                for name, moment in (("row_from_ms", at_ms), ("row_to_ms", until_ms))
+            ),
+        )
+        for rows, broker, until_ms in (
+            (fetches, "follower", last_at_ms),
+            (fetches, "leader", at_ms),
+            (appends, "leader", at_ms),
+        )
+    ]
+    return (
+        reduce(DataFrame.unionByName, spans)
+        .groupBy("broker", "row_from_ms", "row_to_ms")
+        .agg(
+            F.min("partition").alias("first_partition"), F.max("partition").alias("last_partition")
+        )
+    )
 
 
 def _is_moved_away() -> Column:
     return F.col("cause").eqNullSafe(REASSIGNMENT)
 
 
-def _heard(fetches: DataFrame, changes: DataFrame, configs: DataFrame) -> DataFrame:
+def _heard(fetches: DataFrame, removed: DataFrame, configs: DataFrame) -> DataFrame:
     """The first fetch of each follower and the leader of its last, per membership.
 
     A removed replica fetches, and is refused, until it learns of the move: only fetches that are
     served begin a new membership.
     """
-    moves = (
-        changes.where(_is_moved_away())
-        .groupBy(*REPLICA)
-        .agg(F.collect_set("leader_epoch").alias("moves"))
-    )
+    moves = removed.groupBy(*REPLICA).agg(F.collect_set("leader_epoch").alias("moves"))
     gone_epoch = F.array_max(F.filter("moves", lambda epoch: epoch <= F.col("leader_epoch")))
     is_there = F.col("gone_epoch").isNull() | F.col("is_ok")
     # Without a high watermark the follower was at the end, or it was not recorded.
@@ -374,7 +454,7 @@ def _key(batch: pa.RecordBatch) -> tuple[Any, ...]:
 
 
 def _episodes_in(table: pa.Table) -> list[dict[str, Any]]:
-    topic, partition = (table.column(name)[0].as_py() for name in PARTITION)
+    partition_key = {name: table.column(name)[0].as_py() for name in PARTITION}
 
     def of_kind(kind: int) -> pa.Table:
         return table.filter(pc.equal(table.column("kind"), kind))
@@ -391,8 +471,9 @@ def _episodes_in(table: pa.Table) -> list[dict[str, Any]]:
         elections=of_kind(_ELECTION).to_pylist(),
         fetches=columns(_FETCH, core.FETCH_COLUMNS),
         appends=columns(_APPEND, core.APPEND_COLUMNS),
+        removals=of_kind(_REMOVAL).to_pylist() if "ending" in table.column_names else [],
+        added=frozenset(of_kind(_ADDED).column("follower").to_pylist()),
     )
-    partition_key = {"topic": topic, "partition": partition}
     return [
         episode | partition_key | {"episode": at}
         for at, episode in enumerate(core.episodes_of(record))

@@ -11,7 +11,8 @@
 A broker's episodes are those of its own replicas, its leader changes the leaderships that it lost.
 `out_ms` and `under_min_isr_ms` are wall time: while several partitions are out, or below min ISR,
 it passes once. `..._partition_ms` are the sums over partitions. A broker's time below min ISR is
-that in which its own replica was out of such a partition. `reason` says why, the worst first.
+that in which its own replica was out of such a partition. `reason` says why, the worst first; of a
+broker it names incidents, if they are given, and not every episode.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from insync.pipeline.tables.episodes import OPEN, PARTITION, REPLICA, leader_changes
+from insync.pipeline.tables.assignments import PARTITION, TOPIC_PARTITION, with_creation
+from insync.pipeline.tables.episodes import OPEN, leader_changes
 from insync.pipeline.tables.min_isr import spans_below_min_isr, union_ms
+from insync.pipeline.tables.texts import duration_text
 from insync.pipeline.tables.throttle import PROGRESS, VERDICTS
-from insync.pipeline.words import LONG, MINUTE_S, SECOND_MS
 from insync.rules.move_estimates import Progress, ThrottleVerdict
 from insync.rules.settings import InSyncSettings
 
@@ -34,6 +36,7 @@ TOPIC: Final = "topic"
 BROKER: Final = "broker"
 OK, WARNING, CRITICAL = "ok", "warning", "critical"
 STALL_MS_SHOWN: Final = 1_000  # less than this in all is no news
+INCIDENTS_SHOWN: Final = 3  # of a broker, in its reason: those of the most partitions
 
 _SUMS: Final = (
     "episodes",
@@ -49,6 +52,7 @@ _SUMS: Final = (
     "bad_throttles",
 )
 _PEAKS: Final = ("lag_ms_max", "lag_messages_max")
+_REPLICA: Final = (*TOPIC_PARTITION, "follower")
 
 SCHEMA: Final = StructType(
     [
@@ -71,13 +75,15 @@ def health(  # noqa: PLR0917 - one for each table
     configs: DataFrame,
     lag: DataFrame | None = None,
     throttle: DataFrame | None = None,
+    incidents: DataFrame | None = None,
+    assignments: DataFrame | None = None,
 ) -> DataFrame:
-    """`episodes`, `lag` and `throttle` are the pipeline's tables, the others telemetry."""
+    """`episodes`, `lag`, `throttle` and `incidents` are the pipeline's tables, others telemetry."""
     facts = [
         *_topics_and_brokers(fetches, appends),
         *_of_episodes(episodes),
-        *_of_min_isr(spans_below_min_isr(isr, fetches, appends, configs), episodes),
-        *_of_elections(elections),
+        *_of_min_isr(spans_below_min_isr(isr, fetches, appends, configs, assignments), episodes),
+        *_of_elections(with_creation(elections, assignments)),
         _of_stalls(stalls),
     ]
     if lag is not None:
@@ -88,6 +94,7 @@ def health(  # noqa: PLR0917 - one for each table
     peaks = [F.max(name).alias(name) for name in _PEAKS]
     empty = isr.sparkSession.createDataFrame([], SCHEMA).drop("status", "reason")
     together = reduce(_joined, facts, empty).groupBy("level", "name").agg(*sums, *peaks)
+    together = together.join(_incident_texts(incidents, empty), ["level", "name"], "left")
     judged = together.crossJoin(F.broadcast(_limit(configs)))
     return (
         judged.withColumn("reasons", _reasons())
@@ -127,26 +134,48 @@ def _of_episodes(episodes: DataFrame) -> list[DataFrame]:
     return [
         episodes.select(*_named(TOPIC, "topic"), *facts),
         episodes.select(*_named(BROKER, "follower"), *facts),
-        _both_sums(out, TOPIC, "topic", "out", REPLICA),
-        _both_sums(out, BROKER, "follower", "out", REPLICA),
+        _both_sums(out, TOPIC, "topic", "out", _REPLICA),
+        _both_sums(out, BROKER, "follower", "out", _REPLICA),
     ]
+
+
+def _incident_texts(incidents: DataFrame | None, empty: DataFrame) -> DataFrame:
+    """Of each broker, its incidents in words, those of the most partitions first."""
+    if incidents is None:
+        return empty.select("level", "name", F.lit("").alias("incidents"))
+    order = F.struct(-F.col("partitions"), -F.col("duration_ms"), "began_at_ms", "cause", "summary")
+    summaries = F.transform(F.array_sort(F.collect_list(order)), lambda each: each["summary"])
+    by_broker = incidents.groupBy("broker").agg(summaries.alias("summaries"))
+    prefix = F.concat(F.lit("broker "), F.col("broker"), F.lit(" "))
+    shown = F.transform(
+        F.slice("summaries", 1, INCIDENTS_SHOWN), lambda each: F.replace(each, prefix, F.lit(""))
+    )
+    more = F.size("summaries") - INCIDENTS_SHOWN
+    others = F.when(more == 1, "1 more incident").when(
+        more > 1, F.format_string("%d more incidents", more)
+    )
+    words = F.concat_ws("; ", shown, others)
+    return by_broker.select(*_named(BROKER, "broker"), words.alias("incidents"))
 
 
 def _of_min_isr(below: DataFrame, episodes: DataFrame) -> list[DataFrame]:
     """Time that a topic had a partition below min ISR; and that a broker's own replica was out of
     such a partition. Of partitions at the same time it counts once, `..._partition_ms` each."""
     out = _spans_out(episodes).select(
-        *PARTITION, "follower", F.col("from_ms").alias("left_ms"), F.col("to_ms").alias("back_ms")
+        *TOPIC_PARTITION,
+        "follower",
+        F.col("from_ms").alias("left_ms"),
+        F.col("to_ms").alias("back_ms"),
     )
     of_brokers = (
-        below.join(out, list(PARTITION))
+        below.join(out, list(TOPIC_PARTITION))
         .withColumn("from_ms", F.greatest("from_ms", "left_ms"))
         .withColumn("to_ms", F.least("to_ms", "back_ms"))
         .where("to_ms > from_ms")
     )
     return [
-        _both_sums(below, TOPIC, "topic", "under_min_isr", PARTITION),
-        _both_sums(of_brokers, BROKER, "follower", "under_min_isr", PARTITION),
+        _both_sums(below, TOPIC, "topic", "under_min_isr", TOPIC_PARTITION),
+        _both_sums(of_brokers, BROKER, "follower", "under_min_isr", TOPIC_PARTITION),
     ]
 
 
@@ -172,7 +201,7 @@ def _both_sums(
 
 
 def _of_elections(elections: DataFrame) -> list[DataFrame]:
-    named = ("topic", "partition", "leader_epoch", "leader_before")
+    named = (*PARTITION, "leader_epoch", "leader_before")
     each = leader_changes(elections).select(*named).distinct()
     lost = each.where(F.col("leader_before").isNotNull())
     return [
@@ -237,27 +266,31 @@ def _reasons() -> Column:
 
     reasons = [
         ("open_episodes", count("open_episodes", "1 still out of sync", "%d still out of sync")),
-        ("under_min_isr_ms", F.concat(_duration("under_min_isr_ms"), F.lit(" below min ISR"))),
+        ("under_min_isr_ms", F.concat(duration_text("under_min_isr_ms"), F.lit(" below min ISR"))),
         (
             "bad_throttles",
             count(
                 "bad_throttles", "a throttle that cannot finish", "%d throttles that cannot finish"
             ),
         ),
+        ("incidents", F.col("incidents")),
         (
-            "episodes",
+            "unnamed_episodes",
             F.concat(
                 count("episodes", "out of sync once, for ", "out of sync %d times, for "),
-                _duration("out_ms"),
+                duration_text("out_ms"),
             ),
         ),
         ("flapping", count("flapping", "1 of them in a row", "%d of them in a row")),
-        ("late", F.concat(F.lit("lag up to "), _duration("lag_ms_max"))),
+        ("late", F.concat(F.lit("lag up to "), duration_text("lag_ms_max"))),
         ("leader_changes", count("leader_changes", "1 leader change", "%d leader changes")),
-        ("long_stall", F.concat(F.lit("stalled for "), _duration("stall_ms"))),
+        ("long_stall", F.concat(F.lit("stalled for "), duration_text("stall_ms"))),
         ("held_back_s", count("held_back_s", "held back for 1 s", "replicas held back for %d s")),
     ]
+    has_incidents = F.coalesce(F.col("incidents") != "", F.lit(False))  # noqa: FBT003
     holds = {
+        "incidents": has_incidents,
+        "unnamed_episodes": _is_some("episodes") & ~has_incidents,
         "late": F.col("lag_ms_max") * 2 > F.col("limit_ms"),
         "long_stall": F.col("stall_ms") >= STALL_MS_SHOWN,
     }
@@ -265,23 +298,6 @@ def _reasons() -> Column:
         F.when(holds[name] if name in holds else _is_some(name), words) for name, words in reasons
     )
     return F.array_compact(F.array(*texts))
-
-
-def _duration(name: str) -> Column:
-    """As `words.duration`."""
-    ms = F.col(name)
-    seconds, tenths = F.floor(ms / SECOND_MS), F.floor((ms + 50) / 100)
-    is_short = seconds < MINUTE_S
-    words = (
-        F.when(ms == 0, "0 s")
-        .when(ms < SECOND_MS, F.format_string("%d ms", ms))
-        .when(is_short & (tenths % 10 == 0), F.format_string("%d s", F.floor(tenths / 10)))
-        .when(is_short, F.format_string("%d.%d s", F.floor(tenths / 10), tenths % 10))
-    )
-    for large, small, unit, rest in LONG:
-        whole, left = F.floor(seconds / large), F.floor(seconds % large / small)
-        words = words.when(whole > 0, F.format_string(f"%d {unit} %d {rest}", whole, left))
-    return words
 
 
 def _is_some(name: str) -> Column:

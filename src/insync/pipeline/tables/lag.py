@@ -6,12 +6,15 @@ from before the epoch counts from the epoch's first event. In messages its lag i
 less its own; in bytes, the appends of this epoch that it lacks, one that it has in part counted
 whole.
 
-A follower is known once it has fetched or led, until it is moved away (`isr` says so; without that
-table no follower is removed). In an epoch in which it has not fetched yet, a known one is behind
-since the epoch's first event, as in a what-if. Its lag in messages is then from the end it was last
-seen with, a former leader's being the last end it led with, or from the lowest start of the epochs
-since: whatever it has beyond that is not what the leader has there. In bytes it is all that this
-epoch appended.
+A follower is known once it has fetched or led, until it is removed (`assignments` and `isr` say so;
+without these tables no follower is removed). In an epoch in which it has not fetched yet, a known
+one is behind since the epoch's first event, as in a what-if. Its lag in messages is then from the
+end it was last seen with, a former leader's being the last end it led with, or from the lowest
+start of the epochs since: whatever it has beyond that is not what the leader has there. In bytes it
+is all that this epoch appended.
+
+An epoch ends when a later one begins, also for a leader that goes on recording. A topic that was
+created again under its name (`assignments.topic_id`) is another one, with followers of its own.
 
 Every millisecond counts once, from a follower's first fetch, or the first event of an epoch in
 which it is known, to the epoch's last event: `samples` says how many a bucket has, and percentiles
@@ -31,6 +34,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline.io import shards
 from insync.pipeline.replay import events
+from insync.pipeline.replay.assignments import ASSIGNMENT_COLUMNS, by_creation
 from insync.pipeline.replay.lag_kernel import ROW_FIELDS, lag_of_partitions
 from insync.pipeline.tables.schemas import LAG
 from insync.rules.refusals import BadSetting
@@ -40,6 +44,7 @@ COLUMNS: Final = {
     "fetches": events.FETCH_COLUMNS,
     "appends": (*events.APPEND_COLUMNS, "bytes"),
     "isr": events.ISR_COLUMNS,
+    "assignments": ASSIGNMENT_COLUMNS,
 }
 
 
@@ -47,13 +52,13 @@ def lag(
     fetches: DataFrame,
     appends: DataFrame,
     isr: DataFrame | None = None,
+    assignments: DataFrame | None = None,
     *,
     bucket_ms: int = BUCKET_MS,
 ) -> DataFrame:
     """From DataFrames of any source; the schema is `schemas.LAG`."""
-    tables = {"fetches": fetches, "appends": appends}
-    if isr is not None:
-        tables["isr"] = isr
+    frames = {"fetches": fetches, "appends": appends, "isr": isr, "assignments": assignments}
+    tables = {name: frame for name, frame in frames.items() if frame is not None}
     return shards.from_tables(tables, COLUMNS, Lag(bucket_ms), LAG)
 
 
@@ -73,8 +78,11 @@ class Lag:
         self._bucket_ms = bucket_ms
 
     def __call__(self, tables: shards.Tables) -> pa.Table:
+        return pa.concat_tables(map(self._of_topics, by_creation(tables)))
+
+    def _of_topics(self, tables: shards.Tables) -> pa.Table:
         appends = tables["appends"]
-        shard = events.shard(tables["fetches"], appends, tables["isr"], None)
+        shard = events.shard(tables["fetches"], appends, tables["isr"], None, tables["assignments"])
         bytes_of = events.numbers(appends["bytes"], 0).astype(np.int64)
         rows = np.empty((0, ROW_FIELDS), np.int64)
         needed = 1_024

@@ -8,17 +8,26 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812
 
-from insync.pipeline.tables.episodes import PARTITION, record_end
+from insync.pipeline.tables.assignments import PARTITION, deleted_at_ms, with_creation
+from insync.pipeline.tables.episodes import record_end
 from insync.pipeline.tables.recorded_settings import split_at_changes, with_settings
 from insync.telemetry.schemas import MIN_ISR
 
 
 def spans_below_min_isr(
-    isr: DataFrame, fetches: DataFrame, appends: DataFrame, configs: DataFrame
+    isr: DataFrame,
+    fetches: DataFrame,
+    appends: DataFrame,
+    configs: DataFrame,
+    assignments: DataFrame | None = None,
 ) -> DataFrame:
     """Partition, `from_ms` and `to_ms` of each time with fewer in sync than
-    min(min.insync.replicas, replicas known). The minimum is the topic's, as it was at the time."""
-    states = _states(isr, _first_events(isr, fetches, appends), record_end(isr, fetches, appends))
+    min(min.insync.replicas, replicas known). The minimum is the topic's, as it was at the time. A
+    topic that was created again is another one, with `creation` (`tables.assignments`)."""
+    end = record_end(isr, fetches, appends)
+    isr, fetches, appends = (with_creation(rows, assignments) for rows in (isr, fetches, appends))
+    first = _first_events(isr, fetches, appends)
+    states = _states(isr, first, _last_moments(first, end, assignments))
     parts = split_at_changes(states, configs, MIN_ISR)
     judged = with_settings(parts, configs, valid_at_ms=F.col("from_ms"))
     is_below = F.col("in_sync") < F.least("min_isr", "replicas")
@@ -39,7 +48,20 @@ def _first_events(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> Dat
     return together.groupBy(*PARTITION).agg(F.min("at_ms").alias("first_ms"))
 
 
-def _states(isr: DataFrame, first: DataFrame, end: DataFrame) -> DataFrame:
+def _last_moments(
+    partitions: DataFrame, end: DataFrame, assignments: DataFrame | None
+) -> DataFrame:
+    """Of each partition: the end of the record, or when its topic was deleted."""
+    ends = partitions.select(*PARTITION).crossJoin(F.broadcast(end))
+    if assignments is None:
+        return ends
+    last_ms = F.least("record_end_ms", "deleted_ms")
+    deleted_ms = deleted_at_ms(with_creation(assignments, assignments))
+    deleted = ends.join(deleted_ms, list(PARTITION), "left")
+    return deleted.withColumn("record_end_ms", last_ms).drop("deleted_ms")
+
+
+def _states(isr: DataFrame, first: DataFrame, last: DataFrame) -> DataFrame:
     """How many were in sync from each change to the next; the first change also says how many
     were before it."""
     state = (*PARTITION, "leader_epoch", "number")
@@ -60,7 +82,7 @@ def _states(isr: DataFrame, first: DataFrame, end: DataFrame) -> DataFrame:
         .withColumn("next_ms", F.lead("from_ms").over(in_order))
         .withColumn("replicas", F.size(F.array_distinct(members)))
         .join(first, list(PARTITION))
-        .crossJoin(F.broadcast(end))
+        .join(last, list(PARTITION))
     )
 
     def spans(from_ms: Column, to_ms: Column, in_sync: str) -> DataFrame:

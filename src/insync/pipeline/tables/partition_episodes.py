@@ -14,12 +14,23 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from insync.telemetry.schemas import CONTROLLER, EXPAND, REASSIGNMENT, SHRINK
+from insync.telemetry.schemas import (
+    BROKER_FROZEN,
+    BROKER_GONE,
+    CONTROLLER,
+    EXPAND,
+    REASSIGNMENT,
+    REPLICA_OFFLINE,
+    SHRINK,
+)
 
 Row = dict[str, Any]
 Column = npt.NDArray[np.int64]
 Columns = dict[str, Column]
 
+BROKER_DOWN: Final = "broker-down"
+FROZEN: Final = "frozen"
+LOG_OFFLINE: Final = "replica-offline"
 STUCK: Final = "stuck"
 SLOW: Final = "slow"
 BOOTSTRAPPING: Final = "bootstrapping"
@@ -32,6 +43,15 @@ UNRECORDED: Final = "unrecorded"
 REJOINED: Final = "rejoined"
 OPEN: Final = "open"
 MOVED: Final = "moved-away"
+CANCELLED: Final = "move-cancelled"
+DELETED: Final = "topic-deleted"
+REMOVED: Final = (MOVED, CANCELLED, DELETED)
+
+BY_CONTROLLER_CAUSES: Final = {  # by `isr.cause`
+    BROKER_GONE: BROKER_DOWN,
+    BROKER_FROZEN: FROZEN,
+    REPLICA_OFFLINE: LOG_OFFLINE,
+}
 
 LAG_TIMES_BEFORE: Final = 3
 """Of the time before a replica left: no fetch before a pending read is older than this."""
@@ -53,6 +73,8 @@ class PartitionRecord:
     first_and_last_fetches: list[Row] = field(default_factory=list)  # of each membership
     led: list[Row] = field(default_factory=list)  # each leader's first and last epoch
     elections: list[Row] = field(default_factory=list)  # those that changed the leader
+    removals: list[Row] = field(default_factory=list)  # of replicas, by `assignments`
+    added: frozenset[int] = frozenset()  # replicas that are first seen while they are added
     fetches: Columns = field(default_factory=dict)  # those before a shrink
     appends: Columns = field(default_factory=dict)  # those of epochs with a shrink
 
@@ -79,7 +101,8 @@ def episodes_of(record: PartitionRecord) -> Iterator[Row]:
         {*by_replica, *(row["follower"] for row in record.first_and_last_fetches)}
     ):
         episodes: list[Row] = []
-        for membership in _memberships(by_replica.get(follower, [])):
+        removals = [row for row in record.removals if row["follower"] == follower]
+        for membership in _memberships(by_replica.get(follower, []), removals):
             first = fetches_by_membership.get((follower, membership.gone_epoch))
             episodes += _in_membership(membership, first, record, first_isr)
         known = Fetches(record.fetches, follower)
@@ -105,30 +128,38 @@ def _each_once(changes: Sequence[Row]) -> list[Row]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """A replica's time as a replica of the partition, between two removals by reassignment."""
+    """A replica's time as a replica of the partition, between two removals."""
 
-    gone_epoch: int | None  # the one that the move before began; None: none is recorded
+    gone_epoch: int | None  # the one that the removal before began; None: none is recorded
     changes: list[Row]
-    moved_at_ms: int | None
+    removed_at_ms: int | None
+    ending: str | None  # how it was removed
 
 
-def _memberships(changes: Sequence[Row]) -> Iterator[Membership]:
-    """A row of a reassignment has the epoch that the move began; all others are later."""
-    moved_at_ms = {
-        row["leader_epoch"]: row["at_ms"]
+def _memberships(changes: Sequence[Row], removals: Sequence[Row]) -> Iterator[Membership]:
+    """A removal has the epoch that it began; all other rows of that epoch are later.
+
+    An ISR change by reassignment is a removal as well; what `assignments` say of it comes first.
+    """
+    removed = {
+        row["leader_epoch"]: (row["at_ms"], MOVED)
         for row in reversed(changes)
         if row["cause"] == REASSIGNMENT
     }
+    in_time = sorted(removals, key=lambda row: row["at_ms"], reverse=True)
+    removed |= {row["leader_epoch"]: (row["at_ms"], row["ending"]) for row in in_time}
     others = [row for row in changes if row["cause"] != REASSIGNMENT]
-    for gone, moved in pairwise([None, *sorted(moved_at_ms), None]):
+    for gone, moved in pairwise([None, *sorted(removed), None]):
         own = [
             row
             for row in others
             if (gone is None or gone <= row["leader_epoch"])
             and (moved is None or row["leader_epoch"] < moved)
         ]
-        until_ms = None if moved is None else moved_at_ms[moved]
-        yield Membership(gone_epoch=gone, changes=_each_once(own), moved_at_ms=until_ms)
+        until_ms, ending = (None, None) if moved is None else removed[moved]
+        yield Membership(
+            gone_epoch=gone, changes=_each_once(own), removed_at_ms=until_ms, ending=ending
+        )
 
 
 def _in_membership(
@@ -140,8 +171,8 @@ def _in_membership(
         episodes = _from_changes(membership.changes, first, was_in_before=was_in)
     else:
         episodes = [] if first is None else _never_in_sync(record, first, first_isr)
-    if episodes and episodes[-1]["ending"] == OPEN and membership.moved_at_ms is not None:
-        episodes[-1] |= {"ending": MOVED, "end_ms": membership.moved_at_ms}
+    if episodes and episodes[-1]["ending"] == OPEN and membership.ending is not None:
+        episodes[-1] |= {"ending": membership.ending, "end_ms": membership.removed_at_ms}
     return episodes
 
 
@@ -207,6 +238,8 @@ def _never_in_sync(record: PartitionRecord, first: Row, first_isr: list[int] | N
         was_in = False
     elif first_isr is not None:
         was_in = follower in first_isr
+    elif follower in record.added:
+        was_in = False
     else:
         is_old = first["first_epoch"] <= min(row["leader_epoch"] for row in record.led)
         was_in = is_old and not first["is_below_watermark"]
@@ -253,15 +286,18 @@ def _explained(episode: Row, fetches: Fetches, appends: Columns) -> Row:
     own = _where(rows, rows["leader_epoch"] == episode["leader_epoch"])
     episode |= _lag(change, left_ms, appends)
     if change["decided_by"] == CONTROLLER:
-        fetched_ms = _fetched_ms(rows, left_ms)
+        # A broker that led the epoch before did not fetch in it: it was in sync until now.
+        recent = _where(rows, rows["leader_epoch"] >= episode["leader_epoch"] - 1)
+        fetched_ms = _fetched_ms(recent, left_ms)
         began_ms = left_ms if not fetched_ms.size else int(fetched_ms.max())
-        return episode | {"cause": BY_CONTROLLER, "began_at_ms": began_ms}
+        cause = BY_CONTROLLER_CAUSES.get(change["cause"], BY_CONTROLLER)
+        return episode | {"cause": cause, "began_at_ms": began_ms}
     episode["cause"] = _cause(episode, change, own)
     episode["kip501_would_hold"] = _would_hold(own, left_ms)
     caught_up_ms = change["caught_up_at_ms"]
     began_ms = left_ms if caught_up_ms is None else min(caught_up_ms, left_ms)
     fetched_ms = _fetched_ms(own, left_ms)
-    if episode["cause"] == STUCK and fetched_ms.size:
+    if episode["cause"] in {STUCK, FROZEN} and fetched_ms.size:
         began_ms = int(fetched_ms.max())
     return episode | {"began_at_ms": began_ms}
 
@@ -276,7 +312,7 @@ def _cause(episode: Row, change: Row, own: Columns) -> str:
     if was_throttled.any():
         return THROTTLED
     if not (_fetched_ms(own, left_ms) >= from_ms).any():
-        return STUCK
+        return FROZEN if change["is_broker_silent"] else STUCK
     if 2 * change["held_back_ms_before"] >= limit_ms:
         return THROTTLED
     is_late = (episode["lag_ms"] or 0) > limit_ms
@@ -358,7 +394,7 @@ def _in_groups(episodes: Sequence[Row]) -> Sequence[Row]:
 def _add_context(episode: Row, record: PartitionRecord, spans: Sequence[tuple[int, int]]) -> Row:
     began_ms, left_ms = episode["began_at_ms"], episode["left_at_ms"]
     start_ms = began_ms if left_ms is None else left_ms
-    end_ms = episode["end_ms" if episode["ending"] == MOVED else "rejoined_at_ms"]
+    end_ms = episode["end_ms" if episode["ending"] in REMOVED else "rejoined_at_ms"]
     if episode["ending"] == OPEN:
         end_ms = record.record_end_ms
     is_known = start_ms is not None and end_ms is not None

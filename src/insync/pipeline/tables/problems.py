@@ -3,11 +3,11 @@
 | problem                  | what becomes of those rows                                            |
 |--------------------------|-----------------------------------------------------------------------|
 | two leaders in one epoch | only those of the leader that was first are replayed                  |
-| two leaders at once      | epochs that overlap by more than leaders take to hear of a successor: |
-|                          | each is replayed by itself, so that time counts in both               |
+| two leaders at once      | an epoch goes on for longer than leaders take to hear of a successor: |
+|                          | rows after the successor's first are not replayed                     |
 | seen twice               | a row counts once                                                     |
-| a number given twice     | the topic was created again with its name: of rows with one number   |
-|                          | the first is replayed                                                 |
+| a number given twice     | the topic was created again with its name, and no `assignments` say   |
+|                          | when: of rows with one number the first is replayed                   |
 | time runs backwards      | rows are replayed in the order of time, not in that of their numbers  |
 | leader's end unknown     | such a fetch cannot be judged and is not replayed                     |
 | a leader's own fetch     | not replayed                                                          |
@@ -28,18 +28,27 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline.io import shards
 from insync.pipeline.replay import events
+from insync.pipeline.replay.assignments import ASSIGNMENT_COLUMNS, by_creation
 from insync.pipeline.replay.ordering import NO_SEQ
 from insync.pipeline.replay.state import ALWAYS, NONE, Array
 from insync.pipeline.tables.schemas import PROBLEMS
 
 SUPERSEDED_WITHIN_MS: Final = 1_000
 """A leader goes on until it learns that another was elected."""
-COLUMNS: Final = {"fetches": events.FETCH_COLUMNS, "appends": events.APPEND_COLUMNS}
+COLUMNS: Final = {
+    "fetches": events.FETCH_COLUMNS,
+    "appends": events.APPEND_COLUMNS,
+    "assignments": ASSIGNMENT_COLUMNS,
+}
 
 
-def problems(fetches: DataFrame, appends: DataFrame) -> DataFrame:
+def problems(
+    fetches: DataFrame, appends: DataFrame, assignments: DataFrame | None = None
+) -> DataFrame:
     """A row per partition and problem, from DataFrames of any source: `schemas.PROBLEMS`."""
     tables = {"fetches": fetches, "appends": appends}
+    if assignments is not None:
+        tables["assignments"] = assignments
     return shards.from_tables(tables, COLUMNS, count_problems, PROBLEMS)
 
 
@@ -48,6 +57,13 @@ def problems_exported(spark: SparkSession, folder: str | Path) -> DataFrame:
 
 
 def count_problems(tables: shards.Tables) -> pa.Table:
+    counted = pa.concat_tables(map(_of_topics, by_creation(tables)))
+    key = ["topic", "partition", "problem"]
+    summed = counted.group_by(key, use_threads=False).aggregate([("rows", "sum")])
+    return summed.rename_columns(PROBLEMS.names).cast(to_arrow_schema(PROBLEMS))
+
+
+def _of_topics(tables: shards.Tables) -> pa.Table:
     fetches, appends = tables["fetches"], tables["appends"]
     topics, partitions, (fetch_code, append_code) = events.codes([fetches, appends])
     leader_end = pc.coalesce(fetches["leader_end_low"], fetches["leader_end_high"])

@@ -7,6 +7,7 @@
   of the leader are taken off, as the rules do.
 - **Healthy** is a follower that was caught up before the silence (KAFKA-4485) and is caught up
   again after it, and whose broker did not lose its session meanwhile: a restart is no silence.
+- A topic that was created again (`assignments`) is another one, with silences of its own.
 - Where rows were dropped (`seq` says so) nothing is known, and no silence is counted.
 
 `silence_ms_p9999` is a nearest rank over all silences of healthy followers.
@@ -28,6 +29,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from insync.pipeline.io import shards
 from insync.pipeline.replay import events
+from insync.pipeline.replay.assignments import ASSIGNMENT_COLUMNS, by_creation
 from insync.pipeline.replay.ordering import NO_SEQ
 from insync.pipeline.replay.state import NONE, Array
 from insync.telemetry.schemas import CONTROLLER, REASSIGNMENT, SHRINK
@@ -38,6 +40,7 @@ COLUMNS: Final = {
     "fetches": events.FETCH_COLUMNS,
     "appends": events.APPEND_COLUMNS,
     "stalls": events.STALL_COLUMNS,
+    "assignments": ASSIGNMENT_COLUMNS,
 }
 
 _PLACE: Final = (
@@ -75,11 +78,11 @@ def record(
     appends: DataFrame,
     isr: DataFrame | None = None,
     stalls: DataFrame | None = None,
+    assignments: DataFrame | None = None,
 ) -> DataFrame:
     """From DataFrames of any source; the schema is `RECORD`."""
-    tables = {"fetches": fetches, "appends": appends}
-    if stalls is not None:
-        tables["stalls"] = stalls
+    frames = {"fetches": fetches, "appends": appends, "stalls": stalls, "assignments": assignments}
+    tables = {name: frame for name, frame in frames.items() if frame is not None}
     return _summed(shards.from_tables(tables, COLUMNS, parts_of, PARTS), isr)
 
 
@@ -94,6 +97,10 @@ def record_exported(
 
 
 def parts_of(tables: shards.Tables) -> pa.Table:
+    return pa.concat_tables(map(_of_topics, by_creation(tables)))
+
+
+def _of_topics(tables: shards.Tables) -> pa.Table:
     fetches, appends = tables["fetches"], tables["appends"]
     topics, partitions, (fetch_code, append_code) = events.codes([fetches, appends])
     spans = _spans(fetches, appends)

@@ -71,7 +71,7 @@ def _problems(inputs: Inputs, _: Options) -> DataFrame:
 
     if is_exported(inputs.folder):
         return problems_exported(inputs.spark, inputs.folder)
-    return problems(inputs.telemetry["fetches"], inputs.telemetry["appends"])
+    return problems(**inputs.recorded("fetches", "appends", "assignments"))
 
 
 def _lag(inputs: Inputs, options: Options) -> DataFrame:
@@ -80,15 +80,26 @@ def _lag(inputs: Inputs, options: Options) -> DataFrame:
     if is_exported(inputs.folder):
         return lag_exported(inputs.spark, inputs.folder, **options)
     telemetry = inputs.telemetry
-    return lag(telemetry["fetches"], telemetry["appends"], telemetry.get("isr"), **options)
+    return lag(
+        telemetry["fetches"],
+        telemetry["appends"],
+        telemetry.get("isr"),
+        telemetry.get("assignments"),
+        **options,
+    )
 
 
 def _episodes(inputs: Inputs, _: Options) -> DataFrame:
     from insync.pipeline.tables.episodes import episodes  # noqa: PLC0415
 
-    return episodes(
-        **inputs.recorded("isr", "fetches", "appends", "elections", "stalls", "configs", "throttle")
-    )
+    names = ("isr", "fetches", "appends", "elections", "stalls", "configs", "throttle")
+    return episodes(**inputs.recorded(*names, "assignments"))
+
+
+def _incidents(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.tables.incidents import incidents  # noqa: PLC0415
+
+    return incidents(inputs.results["episodes"], inputs.results.get("lag"))
 
 
 def _record(inputs: Inputs, _: Options) -> DataFrame:
@@ -96,7 +107,7 @@ def _record(inputs: Inputs, _: Options) -> DataFrame:
 
     if is_exported(inputs.folder):
         return record_exported(inputs.spark, inputs.folder, inputs.telemetry.get("isr"))
-    return record(**inputs.recorded("fetches", "appends", "isr", "stalls"))
+    return record(**inputs.recorded("fetches", "appends", "isr", "stalls", "assignments"))
 
 
 def _what_if(inputs: Inputs, options: Options) -> DataFrame:
@@ -109,7 +120,8 @@ def _what_if(inputs: Inputs, options: Options) -> DataFrame:
     grid = grid_of(options, inputs.telemetry["configs"], recorded)
     if is_exported(inputs.folder):
         return what_if_exported(inputs.spark, inputs.folder, grid=grid)
-    return what_if(**inputs.recorded("fetches", "appends", "isr", "stalls", "configs"), grid=grid)
+    names = ("fetches", "appends", "isr", "stalls", "assignments", "configs")
+    return what_if(**inputs.recorded(*names), grid=grid)
 
 
 def _recommendation(inputs: Inputs, options: Options) -> DataFrame:
@@ -128,9 +140,11 @@ def _throttle(inputs: Inputs, options: Options) -> DataFrame:
 def _health(inputs: Inputs, _: Options) -> DataFrame:
     from insync.pipeline.tables.health import health  # noqa: PLC0415
 
-    recorded = inputs.recorded("isr", "fetches", "appends", "elections", "stalls", "configs")
+    names = ("isr", "fetches", "appends", "elections", "stalls", "configs", "assignments")
+    recorded = inputs.recorded(*names)
     made = inputs.results
-    return health(made["episodes"], **recorded, lag=made.get("lag"), throttle=made.get("throttle"))
+    optional = {name: made[name] for name in ("lag", "throttle", "incidents") if name in made}
+    return health(made["episodes"], **recorded, **optional)
 
 
 def is_exported(folder: str) -> bool:
@@ -163,6 +177,18 @@ STEPS: Final[dict[str, Step]] = {
             words="open episodes first, then the longest",
             first=("ending = 'open'", "out_ms"),
             then=(*_REPLICA, "left_at_ms"),
+        ),
+    ),
+    "incidents": Step(
+        make=_incidents,
+        summary=Summary(
+            columns=(
+                "summary", "began_at_ms", "ended_at_ms", "lag_ms_max", "lag_messages_max", "topics",
+                "partitions", "episodes", "broker", "cause", "duration_ms",
+            ),
+            words="open incidents first, then those of the most partitions",
+            first=("ended_at_ms IS NULL", "partitions", "duration_ms"),
+            then=("broker", "cause", "began_at_ms"),
         ),
     ),
     "record": Step(

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline.io import shards
 from insync.pipeline.replay import events
+from insync.pipeline.replay.assignments import by_creation
 from insync.pipeline.replay.driver import Replayed, parameters, replay
 from insync.pipeline.replay.state import DELAYS, Array
 from insync.pipeline.scenarios import WhatIfGrid
@@ -28,11 +29,12 @@ KEY = [field.name for field in (*LEVEL, *SCENARIO)]
 PARTITION, TOPIC, ALL = "partition", "topic", "all"
 
 
-def what_if(
+def what_if(  # noqa: PLR0917 - one for each table
     fetches: DataFrame,
     appends: DataFrame,
     isr: DataFrame | None = None,
     stalls: DataFrame | None = None,
+    assignments: DataFrame | None = None,
     configs: DataFrame | None = None,
     *,
     grid: WhatIfGrid | None = None,
@@ -40,6 +42,7 @@ def what_if(
     """From DataFrames of any source; the schema is `schemas.WHAT_IF`."""
     grid = grid or WhatIfGrid()
     frames = {"fetches": fetches, "appends": appends, "isr": isr, "stalls": stalls}
+    frames["assignments"] = assignments
     tables = {name: frame for name, frame in frames.items() if frame is not None}
     if configs is not None:
         tables["configs"] = configs.where(F.col("name") == MIN_ISR)
@@ -82,8 +85,11 @@ class Replay:
         self._grid = grid
 
     def __call__(self, tables: shards.Tables) -> pa.Table:
+        return pa.concat_tables(map(self._of_topics, by_creation(tables)))
+
+    def _of_topics(self, tables: shards.Tables) -> pa.Table:
         shard = events.shard(
-            *(tables[name] for name in events.COLUMNS),
+            **{name: tables[name] for name in events.COLUMNS},
             min_insync_replicas=self._grid.min_insync_replicas,
         )
         replayed = replay(shard, parameters(self._grid))

@@ -1,24 +1,17 @@
 """What-if by the rules themselves: one partition, one scenario, one event after the other.
 
 This is the definition that the compiled replay (`insync.pipeline.replay`) is held to, so it is
-written to be read. What the design leaves open is decided here:
+written to be read. `histories` decides what was recorded. What the design leaves open about a
+replay is decided here:
 
-- **Events.** An append at `at_ms`; a fetch that succeeded at `at_ms + read_ms`, a merged one at
-  each of its evenly spaced points. A slow read is pending from `at_ms` on, after the rows of that
-  millisecond. Other outcomes are no fetch: they only end their read.
-- **Order** in an epoch: time, `seq`, then (without `seq`) the leader's end a row was judged by, a
-  fetch before an append there, follower, offset. A row seen twice (`seq`) counts once.
-- **Who.** Replicas known are leaders, followers that fetch, and the first `isr_before`. A later
-  change of the ISR, also a controller's, is a verdict and not replayed: a broker that died leaves
-  when its policy says so.
-- **Moved away.** That a replica was removed by a reassignment (`isr.cause`; where that is unknown,
-  none was) is no verdict. It begins an epoch, and with that epoch the replica is gone: without
-  leaving, its episode closed as the record's end closes it, not known until it fetches or leads
-  again.
-- **An epoch** begins with its first event, at the leader's end offset of that event; the
-  watermark begins there too. It ends with its last event: a dead leader evicts no follower.
-  Until the next epoch begins, a replica that is out stays out, and that time counts; nothing is
-  missed in it.
+- **Verdicts are not replayed.** A change of the ISR after the first, also a controller's, is a
+  verdict: a broker that died leaves when its policy says so.
+- **Moved away.** That a replica was removed is no verdict. With the epoch that this began the
+  replica is gone: without leaving, its episode closed as the record's end closes it, not known
+  until it fetches or leads again.
+- **An epoch** begins at the leader's end offset of its first event; the watermark begins there too.
+  After its last event, until the next epoch begins, a replica that is out stays out, and that time
+  counts; nothing is missed in it.
 - **Leadership.** The leader is in sync. The episode of a new leader that was out closes as the
   record's end closes it: not returned, no flap, false if the true lag had not passed T.
 - **Not seen before.** A replica outside from the start is out since its first fetch.
@@ -28,9 +21,7 @@ written to be read. What the design leaves open is decided here:
   last fetch more than T ago.
 - **Half-period check**: the first check is at the epoch's first event; a check evicts every
   follower that is late.
-- **Min ISR** is that of the table `configs`: a topic's value, else its leader's, else 1; from the
-  moment on at which its leader recorded it, until the next epoch begins. `min_insync_replicas` is
-  used in its place if it is set.
+- **Min ISR** is the one recorded; `min_insync_replicas` is used in its place if it is set.
 - **A stall of acks=all** lasts while the watermark stands still below the leader's end; a follower
   that catches up or leaves ends it, and so does its epoch. `watermark_stall_ms` knows those that an
   eviction ended. `acks_all_stall_ms` has all that are longer than the record resolves, two fetch
@@ -41,10 +32,9 @@ written to be read. What the design leaves open is decided here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 from insync.rules.follower import Fetch
 from insync.rules.isr import Expanding, IsrChange
@@ -67,18 +57,24 @@ from insync.rules.leadership import Leadership, Rule
 from insync.rules.policy import Policy
 from insync.rules.stalls import Stall, is_stall
 from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.telemetry.replay.histories import (
+    APPEND,
+    BEGAN,
+    LATER_THAN_ANY,
+    Epoch,
+    Event,
+    History,
+    Minimums,
+    Row,
+    Rows,
+    is_ok,
+    leader_end,
+)
 from insync.telemetry.replay.scenario import Scenario
-from insync.telemetry.schemas import MIN_ISR, OK, REASSIGNMENT
 
-Row = Mapping[str, Any]
-Rows = Sequence[Row]
 REPLAYED_INCARNATION: Final = Incarnation(
     0
 )  # the tables tell only of fetches of living incarnations
-LATER_THAN_ANY: Final = 2**62
-
-ROW, BEGAN = 0, 1  # what comes first in a millisecond
-FETCH, APPEND = 0, 1
 
 
 @dataclass(slots=True)
@@ -99,180 +95,6 @@ class Verdicts:
     acks_all_stall_ms: int = 0
     acks_all_stall_ms_max: int = 0
     detection_ms: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    at_ms: int
-    when: int
-    kind: int
-    row: Row
-
-
-Minimums = list[tuple[int, int]]
-"""Since when each value of min.insync.replicas is in force; the first since ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    number: int
-    leader: int
-    events: list[Event]
-    minimums: Minimums
-
-    @property
-    def begins_at_ms(self) -> int:
-        return self.events[0].at_ms
-
-    @property
-    def start(self) -> int:
-        first = self.events[0]
-        return int(first.row["base_offset"]) if first.kind == APPEND else leader_end(first.row) or 0
-
-    @property
-    def ends_at_ms(self) -> int:
-        return self.events[-1].at_ms
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """One partition as recorded."""
-
-    epochs: list[Epoch]
-    replicas: frozenset[int]
-    in_sync_at_start: frozenset[int]
-    moved_away: list[tuple[int, int]]  # the first epoch without it, and which replica
-    stalls: list[Row]
-
-
-def leader_end(row: Row) -> int | None:
-    low: int | None = row["leader_end_low"]
-    high: int | None = row["leader_end_high"]
-    return high if low is None else low
-
-
-def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
-    """Each partition that has a fetch or an append."""
-    events_by_partition: dict[tuple[str, int], list[Event]] = {}
-    for name, kind in (("fetches", FETCH), ("appends", APPEND)):
-        for row in tables[name]:
-            events = _events(row, kind)
-            if events:
-                events_by_partition.setdefault((row["topic"], row["partition"]), []).extend(events)
-    changes: dict[tuple[str, int], list[Row]] = {}
-    for row in tables.get("isr", ()):
-        changes.setdefault((row["topic"], row["partition"]), []).append(row)
-    stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
-    settings = [row for row in tables.get("configs", ()) if row["name"] == MIN_ISR]
-    return {
-        key: _history(key[0], events_by_partition[key], changes.get(key, []), stalls, settings)
-        for key in sorted(events_by_partition)
-    }
-
-
-def _minimums(settings: Rows, *, topic: str, leader: int) -> Minimums:
-    """At each moment the latest value of the topic, else the latest of its leader, else 1."""
-    broker = f"broker:{leader}"
-    scopes = (f"{broker}/topic:{topic}", broker)
-    own = [row for row in settings if row["scope"] in scopes]
-    minimums = [(NEVER_MS, 1)]
-    for at_ms in sorted({row["at_ms"] for row in own}):
-        latest = (
-            max(
-                (
-                    (row["at_ms"], row["value"])
-                    for row in own
-                    if row["scope"] == scope and row["at_ms"] <= at_ms
-                ),
-                default=None,
-            )
-            for scope in scopes
-        )
-        minimums.append((at_ms, next(int(value[1]) for value in latest if value is not None)))
-    return minimums
-
-
-def _events(row: Row, kind: int) -> list[Event]:
-    at_ms: int = row["at_ms"]
-    if kind == APPEND:
-        return [Event(at_ms, ROW, kind, row)]
-    if leader_end(row) is None or row["follower"] == row["leader"]:
-        return []  # cannot be judged; counted by `problems`
-    read_ms = row["read_ms"] or 0
-    if read_ms > 0:
-        return [Event(at_ms, BEGAN, kind, row), Event(at_ms + read_ms, ROW, kind, row)]
-    if not _is_ok(row):
-        return []
-    gaps = max(1, row["repeats"] or 1) - 1
-    span_ms = max(0, at_ms if row["last_at_ms"] is None else row["last_at_ms"]) - at_ms
-    if gaps == 0 or span_ms <= 0:
-        return [Event(at_ms, ROW, kind, row)]
-    points = dict.fromkeys(at_ms + span_ms * point // gaps for point in range(gaps + 1))
-    return [Event(point_ms, ROW, kind, row) for point_ms in points]
-
-
-def _is_ok(row: Row) -> bool:
-    return row["outcome"] in (OK, None)
-
-
-def _order(event: Event) -> tuple[int, ...]:
-    row = event.row
-    seq = LATER_THAN_ANY if row["seq"] is None else row["seq"]
-    if event.kind == APPEND:
-        return (event.at_ms, event.when, seq, row["base_offset"], APPEND, row["end_offset"], 0)
-    return (
-        event.at_ms,
-        event.when,
-        seq,
-        leader_end(row) or 0,
-        FETCH,
-        row["follower"],
-        row["offset"],
-    )
-
-
-def _history(
-    topic: str, events: list[Event], changes: list[Row], stalls: list[Row], settings: list[Row]
-) -> History:
-    epochs = []
-    by_epoch = sorted(events, key=lambda event: event.row["leader_epoch"])
-    for number, some in groupby(by_epoch, key=lambda event: event.row["leader_epoch"]):
-        ordered = sorted(some, key=_order)
-        leader = ordered[0].row["leader"]
-        own = _each_once([event for event in ordered if event.row["leader"] == leader])
-        epochs.append(Epoch(number, leader, own, _minimums(settings, topic=topic, leader=leader)))
-    first = epochs[0]
-    replicas = {epoch.leader for epoch in epochs}
-    for epoch in epochs:
-        replicas |= {event.row["follower"] for event in epoch.events if event.kind == FETCH}
-    if changes:
-        change = min(changes, key=lambda row: (row["leader_epoch"], row["version"] or 0))
-        at_start = set(change["isr_before"])
-    else:
-        at_start = {event.row["follower"] for event in first.events if event.kind == FETCH}
-    return History(
-        epochs=epochs,
-        replicas=frozenset(replicas | at_start),
-        in_sync_at_start=frozenset(at_start | {first.leader}),
-        moved_away=[
-            (row["leader_epoch"], row["replica"])
-            for row in changes
-            if row.get("cause") == REASSIGNMENT
-        ],
-        stalls=stalls,
-    )
-
-
-def _each_once(events: list[Event]) -> list[Event]:
-    """The first row with a number stays, with all its events."""
-    first: dict[tuple[int, int], Row] = {}
-    kept = []
-    for event in events:
-        seq = event.row["seq"]
-        if seq is not None and event.row is not first.setdefault((event.kind, seq), event.row):
-            continue
-        kept.append(event)
-    return kept
 
 
 def replay(
@@ -550,7 +372,7 @@ class _Term:
         follower, now_ms = BrokerId(row["follower"]), self._of.now_ms
         end = Offset(leader_end(row) or 0)
         self._account_true_lag(follower)
-        if row["read_ms"] and not _is_ok(row):
+        if row["read_ms"] and not is_ok(row):
             self._report(ReadFailed(follower, self._reads[id(row)]))
             return
         self._of.fetches(follower)
