@@ -33,7 +33,7 @@ def write(folder: Path, *, rows: int, replicas: int, files: int, seed: int) -> N
         of_partitions = [_partition(one, each, random) for one in range(number, partitions, files)]
         for table, index in (("fetches", 0), ("appends", 1)):
             _write(folder / table / name, table, [one[index] for one in of_partitions])
-        for table in ("isr", "stalls", "configs"):
+        for table in TABLES.keys() - {"fetches", "appends"}:
             write_parquet(arrow_schema(TABLES[table]).empty_table(), folder / table / name)
 
 

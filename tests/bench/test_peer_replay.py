@@ -28,11 +28,11 @@ def test_both_sides_compute_the_same_result(seed: int, tmp_path: Path) -> None:
     grid = parameters(WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS]))
     ours = dict.fromkeys(COUNTS, 0)
     for file in (tmp_path / "fetches").iterdir():
-        tables = [
-            parquet_reader.read(tmp_path / table / file.name, columns)
+        tables = {
+            table: parquet_reader.read(tmp_path / table / file.name, columns)
             for table, columns in events.COLUMNS.items()
-        ]
-        for verdicts in replay(events.shard(*tables), grid).verdicts:
+        }
+        for verdicts in replay(events.shard(**tables), grid).verdicts:
             for name, count in zip(COUNTS, verdicts[0].tolist(), strict=False):
                 ours[name] += count
     # It keeps no watermark, which can delay a return: not in what these seeds make up.

@@ -38,6 +38,9 @@ def spark(
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraJavaOptions": java_options,
         "spark.sql.adaptive.enabled": "false",
+        # Nor do a few rows repay Java classes made for their query.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     with session(master="local[2]", settings=settings, log=folder / "spark.log") as started:

@@ -23,11 +23,11 @@ def main() -> None:
         folder = Path(name)
         pipeline_data.write(folder, rows=1_000, replicas=4, files=1, seed=1)
         (file,) = (folder / "fetches").iterdir()
-        tables = [
-            parquet_reader.read(folder / table / file.name, columns)
+        tables = {
+            table: parquet_reader.read(folder / table / file.name, columns)
             for table, columns in events.COLUMNS.items()
-        ]
-        replay(events.shard(*tables), grid)
+        }
+        replay(events.shard(**tables), grid)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from support.pipeline.episodes_oracle import partitions_of
@@ -45,12 +46,13 @@ def _below(changes: list[Row], first_ms: int, end_ms: int, configs: list[Row]) -
             if row["name"] == "min.insync.replicas"
             and row["scope"] in (f"broker:{leader}", f"broker:{leader}/topic:{topic}")
         )
-        for now_ms in range(from_ms, to_ms):
+        set_at_ms = {at_ms for at_ms, *_ in minimums if from_ms < at_ms < to_ms}
+        for now_ms, until_ms in pairwise(sorted({from_ms, *set_at_ms, max(from_ms, to_ms)})):
             by_then = [each for each in minimums if each[0] <= now_ms]
             own = [value for _, is_topics, value in by_then if is_topics]
             minimum = (own or [value for *_, value in by_then] or [1])[-1]
             if in_sync < min(minimum, len(replicas)):
-                below.add(now_ms)
+                below.update(range(now_ms, until_ms))
     return below
 
 
