@@ -344,6 +344,9 @@ class Node:
         """The settings of these topics changed; None: those of brokers, and perhaps of topics."""
         if topics is None:
             self._apply_broker_configs()
+            if self._recorder is not None:
+                # Before the topics' own: these are recorded where they differ.
+                self._record_settings(self._recorder, now_ms=self.world.clock_ms())
         self.directory.apply_configs(topics)
         self.replicas.settings_changed(topics)
         self._update_quotas(topics)
@@ -399,10 +402,12 @@ class Node:
             anchor_ms=self.world.wall_ms() - now_ms,
             buffer_bytes=self.settings.broker.telemetry_buffer_bytes // 2,
         )
-        recorder.record_settings(
-            {name: self.settings[name] for name in BROKER_SETTINGS}, now_ms=now_ms
-        )
+        self._record_settings(recorder, now_ms=now_ms)
         return recorder
+
+    def _record_settings(self, recorder: Recorder, *, now_ms: int) -> None:
+        values = {name: self.settings[name] for name in BROKER_SETTINGS}
+        recorder.record_settings(values, now_ms=now_ms)
 
     def _record_election(
         self, key: tuple[str, int], before: PartitionState, after: PartitionState, cause: str

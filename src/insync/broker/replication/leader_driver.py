@@ -196,6 +196,7 @@ class LeaderDriver:
         assert replica.term is not None, "only a led partition has a rule"
         before = replica.term.rule
         if rule == before:
+            self._record_rule(replica, now_ms=now_ms)  # the minimum of the ISR is no part of it
             return
         if (rule.policy, rule.fetch_wait_max_ms) != (before.policy, before.fetch_wait_max_ms):
             logger.info(
