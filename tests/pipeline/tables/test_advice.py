@@ -85,13 +85,31 @@ def test_a_long_pause_of_a_healthy_follower_keeps_the_limit_above_it() -> None:
     assert any("silent for up to 8 s (p99.99 300 ms)" in each for each in advice.statements)
 
 
-def test_the_floor_is_four_fetch_waits_where_no_follower_was_silent() -> None:
+def test_the_floor_is_four_fetch_waits_where_silences_were_short() -> None:
     quiet = replace(DAY, silences=0, silence_ms_p9999=None, silence_ms_max=None)
     assert floor_ms(quiet, fetch_wait_max_ms=500) == 2_500
     assert floor_ms(DAY, fetch_wait_max_ms=500) == 2_500
     assert floor_ms(replace(DAY, silence_ms_max=1_001), fetch_wait_max_ms=500) == 2_503
     outcomes = [outcome(2_000), harm(3_000, 9), harm(30_000, 1_000)]
-    assert chosen(advise(quiet, RUNNING, outcomes)) == (SET, "caught-up", 3_000)
+    assert chosen(advise(DAY, RUNNING, outcomes)) == (SET, "caught-up", 3_000)
+
+
+def test_without_a_silence_of_a_healthy_follower_nothing_is_changed() -> None:
+    """A day without evidence said "set 2500" once, and with a fetch wait of 0 "set 1"."""
+    quiet = replace(DAY, silences=0, silence_ms_p9999=None, silence_ms_max=None)
+    outcomes = [outcome(1), outcome(2_500), harm(30_000, 90_000)]
+    for wait_ms in (0, 500):
+        advice = advise(quiet, replace(RUNNING, fetch_wait_max_ms=wait_ms), outcomes)
+        assert chosen(advice) == (KEEP, "caught-up", 30_000)
+        assert "no silence of a healthy follower was recorded" in advice.reason
+
+
+def test_no_limit_is_advised_that_the_record_does_not_resolve() -> None:
+    outcomes = [outcome(5_000, is_resolved=False), harm(10_000, 80_000), harm(30_000, 90_000)]
+    assert chosen(advise(DAY, RUNNING, outcomes)) == (SET, "caught-up", 10_000)
+    other = outcome(30_000, "pending-reads", is_resolved=False)
+    false = [harm(limit_ms, 90_000, false_evictions=1) for limit_ms in (30_000, 60_000)]
+    assert advise(DAY, RUNNING, [other, *false]).verdict == KEEP
 
 
 def test_a_limit_that_ends_flaps_is_advised() -> None:

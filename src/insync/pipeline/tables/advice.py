@@ -3,8 +3,9 @@
 The rules, from the first that decides:
 
 1. A record shorter than `min_record_ms` gives no advice: it has not seen a day's peaks.
-2. The floor: at least twice the longest silence of a healthy follower, four fetch waits, and what
-   the record resolves, plus a quarter. No lower limit is ever advised.
+2. The floor: at least twice the longest silence of a healthy follower and four of the longest fetch
+   waits, plus a quarter. No lower limit is ever advised, and none that the record does not resolve.
+   Without any silence of a healthy follower there is no floor, and no advice to change anything.
 3. The running policy stays, unless another one removes false evictions or time below min ISR that
    no limit up to twice the running one removes.
 4. Of the limits at or above the floor without a false eviction or a flap, the one that does the
@@ -30,7 +31,6 @@ HOUR_MS: Final = 3_600_000
 MIN_RECORD_MS: Final = 24 * HOUR_MS
 SILENCES: Final = 2  # a limit has room for so many silences as long as the longest
 FETCH_WAITS: Final = 4
-FETCH_WAITS_RESOLVED: Final = 2  # merged fetches hide a silence shorter than this
 MARGIN_PARTS: Final = 4  # the floor has one of so many parts on top
 GAIN_PARTS: Final = 10  # a smaller part of the harm is not worth a change
 LIMIT_FACTOR_MAX: Final = 2  # a limit that is longer than this is out of reason
@@ -82,6 +82,7 @@ class Outcome:
     evictions: int = 0
     false_evictions: int = 0
     flaps: int = 0
+    is_resolved: bool = True  # the record is fine enough to say what this limit would have done
     acks_all_stall_ms_max: int = 0  # the longest of any partition
     acks_all_stall_partition_ms: int = 0
     under_min_isr_ms_max: int = 0  # of the partition that was longest below
@@ -131,7 +132,6 @@ def floor_ms(recorded: Recorded, *, fetch_wait_max_ms: int) -> int:
     least_ms = max(
         SILENCES * (recorded.silence_ms_max or 0),
         FETCH_WAITS * fetch_wait_max_ms,
-        FETCH_WAITS_RESOLVED * fetch_wait_max_ms,
     )
     return least_ms + -(-least_ms // MARGIN_PARTS)
 
@@ -159,6 +159,8 @@ def advise(
     verdict, scenario, reason = KEEP, running.scenario, ""
     if recorded.covered_ms < min_record_ms:
         verdict, reason = TOO_SHORT, _too_short(recorded, min_record_ms)
+    elif recorded.silence_ms_max is None:
+        reason = "no silence of a healthy follower was recorded, so no limit is known to be safe"
     else:
         choice, reason = _choose(running, settable, lowest_ms)
         if choice is not None:
@@ -188,7 +190,9 @@ def _choose(
     other, why = _better_policy(now, own, outcomes, lowest_ms)
     if other is not None:
         return other, why
-    sound = [each for each in own if each.is_clean and each.limit_ms >= lowest_ms]
+    sound = [
+        each for each in own if each.is_clean and each.is_resolved and each.limit_ms >= lowest_ms
+    ]
     if not sound:
         return None, (
             f"no limit replayed from the floor of {duration(lowest_ms)} up is without a false "
@@ -246,6 +250,7 @@ def _better_policy(
             _rule(each) != _rule(now)
             and lowest_ms <= each.limit_ms <= longest_ms
             and each.is_clean
+            and each.is_resolved
             and under_ms <= least_under_ms
             and each.harm_partition_ms <= least_harm
             and (least_false > 0 or removes_time)

@@ -115,11 +115,16 @@ def outcomes(what_if: DataFrame) -> list[Outcome]:
         "under_min_isr_partition_ms": over_all("under_min_isr_ms"),
         "catch_up_partition_ms": over_all("catch_up_ms"),
     }
-    rows = what_if.groupBy(*rule).agg(*(column.alias(name) for name, column in numbers.items()))
+    is_resolved = ~F.max("below_resolution")
+    rows = what_if.groupBy(*rule).agg(
+        *(column.alias(name) for name, column in numbers.items()),
+        is_resolved.alias("is_resolved"),
+    )
     return [
         Outcome(
             scenario=Scenario(**{name: row[name] for name in rule}),
             **{name: row[name] or 0 for name in numbers},
+            is_resolved=row["is_resolved"],
         )
         for row in rows.collect()
     ]

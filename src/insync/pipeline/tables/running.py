@@ -63,14 +63,17 @@ def running_of(settings: Sequence[tuple[int, str, str, str]]) -> Running:
             continue
         latest = own[-1][3]
         values[field] = parse(latest)
+        if name == FETCH_WAIT_MAX:  # a follower that waits so long is silent so long
+            values[field] = max(parse(value) for *_, value in own)
+        taken = f"latest, {latest}" if name != FETCH_WAIT_MAX else f"longest, {values[field]}"
         in_force = {scope: value for _, scope, _, value in own}  # of each broker the last
         before = list(dict.fromkeys(value for *_, value in own if value != latest))
         if len(set(in_force.values())) > 1:
             words = ", ".join(f"{value} on {scope}" for scope, value in sorted(in_force.items()))
-            changes.append(f"{name} differs ({words}): the advice takes the latest, {latest}.")
+            changes.append(f"{name} differs ({words}): the advice takes the {taken}.")
         elif before:
             words = ", ".join(before)
-            changes.append(f"{name} was {words} before: the advice takes the latest, {latest}.")
+            changes.append(f"{name} was {words} before: the advice takes the {taken}.")
     if values.pop("holds_pending_reads", False) and values.get("policy", CAUGHT_UP) == CAUGHT_UP:
         values["policy"] = PENDING_READS
     return Running(**values, changes=tuple(changes))
