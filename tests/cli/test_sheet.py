@@ -142,3 +142,13 @@ def test_a_table_shows_what_it_is_for_in_100_columns(name: str) -> None:
     omitted = " ".join(lines).partition("no room for ")[2].split(", ")
     allowed = {"throttle": {"use", "held back", "began at UTC"}, "episodes": {"left at UTC"}}
     assert {each.strip() for each in omitted} - {""} <= allowed.get(name, set())
+
+
+def test_values_of_a_hostile_export_are_shown_and_control_nothing() -> None:
+    rows = [{"topic": "a\x1b[31m\u202eb\u2028c", "reason": "é 日", "left_at_ms": 2**60}]
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(ResultTable("t", tuple(rows[0]), rows, ""))
+    text = console.export_text()
+    assert r"a\x1b[31m\u202eb\u2028c" in text
+    assert "é 日" in text
+    assert str(2**60) in text, "no time, and no traceback"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.cells import cell_len
@@ -12,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from insync.pipeline.words import duration, percent, rate, size
+from insync.pipeline.words import duration, percent, rate, size, utc
 
 GAP: Final = 2
 PROSE_WIDTH_MIN: Final = 20  # sentences are folded, but not into a ladder of words
@@ -120,7 +119,7 @@ def _seconds(number: int) -> str:
 
 
 def _time(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms // SECOND_MS, UTC):%FT%T}"
+    return utc(at_ms, "%FT%T")
 
 
 def _text(value: object, words: Callable[[Any], str]) -> str:
@@ -133,4 +132,9 @@ def _text(value: object, words: Callable[[Any], str]) -> str:
         case float() if words is str:
             return f"{value:.2f}"
         case _:
-            return words(value)
+            return _printable(words(value))
+
+
+def _printable(text: str) -> str:
+    """With escapes for what would control the terminal: an export's names may be anybody's."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

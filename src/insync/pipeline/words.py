@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 SECOND_MS: Final = 1_000
@@ -68,3 +69,11 @@ def ranges_text(numbers: Sequence[int], width: int) -> str:
             break
         shown, left, at = longer, left - (last - first + 1), at + 1
     return f"{shown}, ... {left:,} more" if left else shown
+
+
+def utc(at_ms: int, form: str) -> str:
+    """The time in UTC, to the second; the number where a damaged record has no time in it."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms // SECOND_MS, UTC):{form}}"
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-SECOND_MS = 1_000
+from insync.pipeline.words import utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +60,11 @@ def details(summary: str, body: str, attributes: str = "") -> str:
 def moment(at_ms: int, *, with_date: bool) -> str:
     """In UTC, to the second."""
     form = "%F %T" if with_date else "%T"
-    return f"{datetime.fromtimestamp(at_ms // SECOND_MS, UTC):{form}}"
+    return utc(at_ms, form)
 
 
 def time(at_ms: int, *, with_date: bool) -> str:
-    full = f"{datetime.fromtimestamp(at_ms // SECOND_MS, UTC):%FT%TZ}"
+    full = utc(at_ms, "%FT%TZ")
     return f'<time datetime="{full}">{moment(at_ms, with_date=with_date)}</time>'
 
 
