@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from insync.pipeline.io import output
 from insync.pipeline.io.session import session
-from insync.pipeline.tables import episodes, health, throttle
+from insync.pipeline.tables import episodes, health, incidents, throttle
 from insync.pipeline.tables.recommendation import RECOMMENDATION
 from insync.pipeline.tables.record import RECORD
 from insync.pipeline.tables.registry import STEPS
@@ -30,6 +30,7 @@ SCHEMAS = {
     "problems": PROBLEMS,
     "lag": LAG,
     "episodes": episodes.SCHEMA,
+    "incidents": incidents.SCHEMA,
     "what_if": WHAT_IF,
     "record": RECORD,
     "recommendation": RECOMMENDATION,
