@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
 from typing import Any, TypeVarTuple, Unpack
 
 from insync.sim.ownership import owner_of
@@ -66,8 +68,18 @@ def virtual_time() -> Iterator[VirtualLoop]:
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
+        for task in asyncio.all_tasks(loop):
+            _close_if_unbegun(task)  # what was cancelled may have created it
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def _close_if_unbegun(task: asyncio.Task[Any]) -> None:
+    """For a task that will not run again: Python warns of a coroutine that is never awaited, in
+    whatever runs when it is collected."""
+    coroutine = task.get_coro()
+    if isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) == CORO_CREATED:
+        coroutine.close()
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -153,7 +165,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def forget(self, host: int) -> None:
         """Drop what a paused host was going to run: it was killed."""
-        self.held.pop(host, None)
+        for handle in self.held.pop(host, []):
+            task = getattr(handle._callback, "__self__", None)  # noqa: SLF001
+            if isinstance(task, asyncio.Task):
+                _close_if_unbegun(task)
 
     def hold(self, handle: Any) -> bool:
         held = self.held.get(owner_of(handle._context))  # noqa: SLF001
