@@ -51,18 +51,20 @@ def walk(
             header = read_header(buffer)
             if header is None:
                 return  # the file is shorter than it was
-        if header.length < LENGTH_MIN or position + header.size > end:
+        size = header.length + LENGTH_PREFIX_BYTES
+        if header.length < LENGTH_MIN or position + size > end:
             return
         is_whole = whole_from is not None and header.base_offset >= whole_from
-        if is_whole and header.end_position > len(buffer):
+        if is_whole and position - buffer_at + size > len(buffer):
             window = WHOLE_WINDOW_BYTES
-            wanted = min(max(window, header.size), end - position)
+            wanted = min(max(window, size), end - position)
             buffer, buffer_at = file.read(position, wanted), position
             header = read_header(buffer)
             if header is None or header.end_position > len(buffer):
                 return
+            size = header.length + LENGTH_PREFIX_BYTES
         yield ScannedBatch(position, header, buffer)
-        position += header.size
+        position += size
 
 
 def sound_batches(

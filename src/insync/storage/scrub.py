@@ -57,26 +57,30 @@ def check_part(
     """
     position, offset = start.position, start.offset
     file = segment.open_apart()
-    for batch in walk(file, position, file.size if size is None else size, whole_from=0):
-        header = batch.header
+    part_end = position + PART_BYTES
+    for _, header, buffer in walk(
+        file, position, file.size if size is None else size, whole_from=0
+    ):
         if offset == end and size is None:
             break
         problem = None
+        next_offset = offset + header.last_offset_delta + 1
         if header.base_offset != offset or header.magic != MAGIC or header.last_offset_delta < 0:
             problem = f"a batch of offset {header.base_offset} lies at offset {offset}"
-        elif header.next_offset > log_start and epochs.epoch_at(
-            Offset(max(offset, log_start))
-        ) not in (None, header.leader_epoch):
+        elif next_offset > log_start and epochs.epoch_at(Offset(max(offset, log_start))) not in (
+            None,
+            header.leader_epoch,
+        ):
             problem = f"the batch at offset {offset} has leader epoch {header.leader_epoch}"
         else:
             try:
-                check(batch.buffer, header)
+                check(buffer, header)
             except CorruptBatch as error:
                 problem = str(error)
         if problem is not None:
             return _bad(segment, start, position, offset, problem)
-        position, offset = position + header.size, header.next_offset
-        if position - start.position >= PART_BYTES and offset < end:
+        position, offset = position + header.size, next_offset
+        if position >= part_end and offset < end:
             following = ScrubPosition(base=start.base, position=position, offset=offset)
             return Part(read_bytes=position - start.position, following=following)
     if offset != end or (size is not None and position != size):

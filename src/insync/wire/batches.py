@@ -77,7 +77,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def end_position(self) -> int:
-        return self.position + self.size
+        return self.position + self.length + LENGTH_PREFIX_BYTES
 
     @property
     def last_offset(self) -> int:
