@@ -206,7 +206,7 @@ def test_warnings_and_proposed_throttles_of_a_plan(
     for line in (
         "\nThrottle: 1 MB/s (--throttle 1000000): safe; MoveTime ",
         f"B/s (--throttle {in_time}): ",
-        "\nFor that part of the network, with 1 MB of work for each replica to copy: ",
+        "\nFor that part of the network, with 3 MB of work for each replica to copy: ",
         f"B/s (--throttle {for_impact}): safe; MoveTime ",
     ):
         assert line in text

@@ -81,17 +81,17 @@ def test_verdicts() -> None:
 
 
 def test_a_throttle_for_an_impact_counts_the_replicas_to_copy() -> None:
-    """300 MB in ten replicas count as 310 MB; in ten partitions with two new replicas each, 620."""
+    """300 MB in ten replicas count as 330 MB; in ten partitions with two new replicas each, 660."""
     estimated = seen(network=125 * MB)
     one_each = estimated.quota_for_impact(Fraction(3, 10), network_bytes_per_s=125 * MB)
-    assert one_each == 37_500_000 * 300 // 310
+    assert one_each == 37_500_000 * 300 // 330
     cluster = cluster_now(dict.fromkeys(TEN, (1,)), alive=[1, 2, 3])
     prepared = prepare(cluster, dict.fromkeys(TEN, ids([1, 2, 3])), is_additional=False)
     measured = between(cluster, sizes(30, 100), sizes(30, 100), elapsed_ms=10_000)
     estimated = planning.estimate_plan(cluster, prepared.moving, measured, network_bytes_per_s=None)
     assert (estimated.replicas_to_copy, estimated.bytes_to_move) == (20, 600 * MB)
     two_each = estimated.quota_for_impact(Fraction(3, 10), network_bytes_per_s=125 * MB)
-    assert two_each == 37_500_000 * 600 // 620
+    assert two_each == 37_500_000 * 600 // 660
 
 
 def test_a_throttle_is_not_called_safe_beside_a_time_of_never() -> None:

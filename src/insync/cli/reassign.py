@@ -176,7 +176,7 @@ def reassign(
         typer.Option(
             metavar="30%",
             help="Compute the throttle with which the moves take this fraction of --network. "
-            "Each replica to copy counts as 1 MB more than it has: a throttle bounds bytes, and "
+            "Each replica to copy counts as 3 MB more than it has: a throttle bounds bytes, and "
             "many small replicas cost CPU.",
         ),
     ] = None,
