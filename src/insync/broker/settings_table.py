@@ -498,7 +498,8 @@ SETTINGS: Final = _table(
             default=2_000,
             minimum=10,
             maximum=INT_MAX,
-            doc="Time between two publications of recorded telemetry.",
+            doc="Longest time between two publications of recorded telemetry. 1 000 rows are "
+            "published without waiting for it.",
         ),
         Setting(
             name="telemetry.topic.partitions",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from insync.broker.observability.telemetry import ROWS_MAX
 from insync.sim.clients import Admin, SimClient
 from insync.sim.cluster import Cluster
 from insync.sim.virtual_loop import VirtualLoop
@@ -99,6 +100,22 @@ def test_rows_of_one_partition_stay_together_in_order() -> None:
         assert whole == sorted(whole)
 
     play(scenario)
+
+
+def test_a_full_batch_of_rows_does_not_wait_for_the_interval() -> None:
+    async def scenario(cluster: Cluster, client: SimClient) -> None:
+        await Admin(cluster, client).create("t", 1, factor=1)
+        await client.append([b"x"])
+        await asyncio.sleep(61.0)  # the first round creates the topic
+        for _ in range(ROWS_MAX):
+            await client.append([b"x"])
+        await asyncio.sleep(0.5)
+        assert cluster.loop.time() < 120.0, "the second interval is over"
+        collection = await collect(cluster)
+        assert len(as_rows(collection)["appends"]) >= 1 + ROWS_MAX
+        assert max(len(rows) for rows in collection.tables["appends"]) <= ROWS_MAX
+
+    play(scenario, telemetry_publish_interval_ms="60000")
 
 
 def test_an_unreachable_topic_only_drops_rows_and_counts_them() -> None:
