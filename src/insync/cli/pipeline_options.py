@@ -53,7 +53,7 @@ MinRecord = Annotated[
     typer.Option(
         "--min-record",
         metavar="TIME",
-        help="Shortest record that a recommendation is made from, for example 24h or 90s.",
+        help="Shortest record with appends that a recommendation is made from, for example 24h.",
         show_default="24h",
     ),
 ]

@@ -62,6 +62,12 @@ def test_the_covered_time_counts_and_not_the_time_from_first_to_last() -> None:
     advice = advise(recorded, RUNNING, [outcome(30_000)])
     assert advice.verdict == TOO_SHORT
     assert advice.statements[0] == "1 h 0 min were recorded, gaps of 4 d 23 h left out."
+    idle = advise(replace(recorded, idle_ms=MIN_RECORD_MS), RUNNING, [outcome(30_000)])
+    left_out = "idle time of 1 d 0 h and gaps of 3 d 23 h left out"
+    assert (idle.verdict, idle.statements[0]) == (
+        TOO_SHORT,
+        f"1 h 0 min were recorded, {left_out}.",
+    )
 
 
 def test_advice_from_less_than_a_day_warns_of_it() -> None:

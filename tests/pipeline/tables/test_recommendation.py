@@ -34,6 +34,7 @@ def scenario_row(policy: str, limit_ms: int, level: str = "all", **other: Any) -
 
 def record_row(**facts: Any) -> tuple[Any, ...]:
     usual = {"first_at_ms": 0, "last_at_ms": DAY_MS, "covered_ms": DAY_MS, "silences": 9}
+    usual["recorded_ms"] = DAY_MS
     row = dict.fromkeys(RECORD.names) | usual | {"silence_ms_p9999": 300, "silence_ms_max": 2_000}
     return tuple((row | facts)[name] for name in RECORD.names)
 

@@ -38,6 +38,7 @@ def test_the_longest_silence_of_a_healthy_follower_has_its_place(
         "first_at_ms": 1_000_000,
         "last_at_ms": 1_000_000 + COVERED_MS,
         "covered_ms": COVERED_MS,
+        "recorded_ms": COVERED_MS,
         "gaps": 0,
         # Each follower fetched in every step but the silent ones, and a silence is between two.
         "silences": 2 * (STEPS - 1) - len(SILENT),
@@ -119,11 +120,24 @@ def test_gaps_are_not_covered(spark: SparkSession) -> None:
     row = made(spark, tables)
     assert (row["covered_ms"], row["gaps"]) == (2 * COVERED_MS, 1)
     assert row["last_at_ms"] - row["first_at_ms"] == 3_600_000 + COVERED_MS
-    # Merged fetches of an idle partition cover the time in between.
+    # Merged fetches of an idle partition are a record of the time in between, and cover none of it.
     idle = tables["fetches"][0] | {"at_ms": 1_000_000 + COVERED_MS, "seq": 10_000}
     tables["fetches"].append(idle | {"last_at_ms": 4_600_000 - GAP_MS, "repeats": 7_000})
     row = made(spark, tables)
-    assert (row["covered_ms"], row["gaps"]) == (3_600_000 + COVERED_MS, 0)
+    assert (row["recorded_ms"], row["gaps"]) == (3_600_000 + COVERED_MS, 0)
+    # An append in 1_000_000..1_020_000 and 3_600_000 later: in the minutes 16 and 76.
+    assert row["covered_ms"] == 2 * 60_000
+
+
+def test_idle_time_is_not_covered(spark: SparkSession) -> None:
+    """25 h of idle fetches and 20 s of appends gave advice that needs a day."""
+    tables = silent_follower()
+    idle = tables["fetches"][0] | {"at_ms": 1_000_000 - 25 * 3_600_000, "seq": None}
+    tables["fetches"].append(idle | {"last_at_ms": 1_000_000, "repeats": 180_000})
+    began = tables["appends"][0] | {"at_ms": 500_000, "seq": None, "leader_epoch": 3}
+    tables["appends"].append(began | {"end_offset": began["base_offset"]})  # of nothing
+    row = made(spark, tables)
+    assert (row["covered_ms"], row["recorded_ms"]) == (60_000, 25 * 3_600_000 + COVERED_MS)
 
 
 def test_nothing_recorded_is_nothing_covered(spark: SparkSession) -> None:

@@ -2,7 +2,8 @@
 
 The rules, from the first that decides:
 
-1. A record shorter than `min_record_ms` gives no advice: it has not seen a day's peaks.
+1. A record that covers less than `min_record_ms` gives no advice: it has not seen a day's peaks.
+   Covered is time with appends (`record.py`): no limit runs in idle time.
 2. The floor: at least twice the longest silence of a healthy follower and four of the longest fetch
    waits, plus a quarter. No lower limit is ever advised, and none that the record does not resolve.
    Without any silence of a healthy follower there is no floor, and no advice to change anything.
@@ -10,7 +11,8 @@ The rules, from the first that decides:
    no limit up to twice the running one removes.
 4. Of the limits at or above the floor without a false eviction or a flap, the one that does the
    least harm. Harm is the time for which acks=all stood still, plus the time below min ISR, plus
-   the time that evicted followers took to catch up, each of every affected partition.
+   the time that evicted followers took to catch up, each of every affected partition. Only what a
+   limit decides is harm: a broker whose session ended is out under every limit.
 5. No change for a gain below a tenth; equal limits leave the running one in force.
 
 Where the running limit evicts falsely or makes a follower flap, to end that is the gain: then a
@@ -46,8 +48,9 @@ _DEFAULTS: Final = InSyncSettings()
 class Recorded:
     """How much was recorded, and how long healthy followers were silent in it."""
 
-    covered_ms: int  # with records; gaps are left out
-    span_ms: int  # from the first to the last
+    covered_ms: int  # with appends; idle time and gaps are left out
+    span_ms: int  # from the first row to the last
+    idle_ms: int = 0  # without appends
     silences: int = 0
     silence_ms_p9999: int | None = None
     silence_ms_max: int | None = None
@@ -86,7 +89,7 @@ class Outcome:
     acks_all_stall_ms_max: int = 0  # the longest of any partition
     acks_all_stall_partition_ms: int = 0
     under_min_isr_ms_max: int = 0  # of the partition that was longest below
-    under_min_isr_partition_ms: int = 0
+    under_min_isr_partition_ms: int = 0  # by evictions, not by the controller
     catch_up_partition_ms: int = 0
 
     @property
@@ -315,17 +318,22 @@ def _trade(
 def _too_short(recorded: Recorded, min_record_ms: int) -> str:
     return (
         f"{duration(recorded.covered_ms)} of record is less than the {_span(min_record_ms)} that "
-        "advice needs (--min-record): a limit has to bear a day's peaks, backups and restarts, and "
-        "a shorter record has not seen them"
+        "advice needs (--min-record, which counts time with appends): a limit has to bear a day's "
+        "peaks, backups and restarts, and a shorter record has not seen them"
     )
 
 
 def _statements(
     recorded: Recorded, running: Running, lowest_ms: int, verdict: str
 ) -> tuple[str, ...]:
-    gaps_ms = recorded.span_ms - recorded.covered_ms
-    gaps = f", gaps of {duration(gaps_ms)} left out" if gaps_ms > 0 else ""
-    statements = [f"{duration(recorded.covered_ms)} were recorded{gaps}."]
+    gaps_ms = recorded.span_ms - recorded.covered_ms - recorded.idle_ms
+    left_out = " and ".join(
+        f"{what} of {duration(ms)}"
+        for what, ms in (("idle time", recorded.idle_ms), ("gaps", gaps_ms))
+        if ms > 0
+    )
+    left_out = f", {left_out} left out" if left_out else ""
+    statements = [f"{duration(recorded.covered_ms)} were recorded{left_out}."]
     if verdict != TOO_SHORT and recorded.covered_ms < MIN_RECORD_MS:
         statements.append(
             f"This is advice from {duration(recorded.covered_ms)}, not from a day "

@@ -90,6 +90,7 @@ def recorded_of(record: DataFrame) -> Recorded:
     return Recorded(
         covered_ms=row["covered_ms"],
         span_ms=row["last_at_ms"] - row["first_at_ms"],
+        idle_ms=max(0, row["recorded_ms"] - row["covered_ms"]),
         silences=row["silences"],
         silence_ms_p9999=row["silence_ms_p9999"],
         silence_ms_max=row["silence_ms_max"],

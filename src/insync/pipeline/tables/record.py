@@ -1,7 +1,10 @@
 """How much was recorded, and how long healthy followers were silent: one row.
 
-- **Covered** is time with rows. A stretch of more than `GAP_MS` in which no partition has a fetch
-  or an append is a gap. A row of merged fetches covers the time from its first fetch to its last.
+- **Recorded** is time with rows. A stretch of more than `GAP_MS` in which no partition has a fetch
+  or an append is a gap. A row of merged fetches is recorded from its first fetch to its last.
+- **Covered** is time with appends: as many minutes as have an append in any partition, and never
+  more than was recorded. KAFKA-4485's lag is that of appends: without one no limit runs, so idle
+  fetches say nothing about a limit.
 - **A silence** lasts from one fetch of a follower, its read included, to its next one in the same
   leader epoch. It counts if the leader appended meanwhile: without that no limit is running. Stalls
   of the leader are taken off, as the rules do.
@@ -25,7 +28,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as W  # noqa: N817
 from pyspark.sql import functions as F  # noqa: N812 - its common name
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from insync.pipeline.io import shards
 from insync.pipeline.replay import events
@@ -35,6 +45,7 @@ from insync.pipeline.replay.state import NONE, Array
 from insync.telemetry.schemas import CONTROLLER, REASSIGNMENT, SHRINK
 
 GAP_MS: Final = 10_000
+MINUTE_MS: Final = 60_000  # a multiple of GAP_MS
 LONG_MS: Final = 1_000  # a longer silence is kept with its place, shorter ones are counted
 COLUMNS: Final = {
     "fetches": events.FETCH_COLUMNS,
@@ -55,13 +66,15 @@ PARTS: Final = StructType(  # of one task: spans with rows, and silences
         StructField("to_ms", LongType()),
         StructField("silence_ms", LongType()),  # null: a span with rows
         StructField("silences", LongType(), nullable=False),
+        StructField("has_appends", BooleanType(), nullable=False),  # of a span
     ]
 )
 RECORD: Final = StructType(
     [
         StructField("first_at_ms", LongType()),
         StructField("last_at_ms", LongType()),
-        StructField("covered_ms", LongType()),
+        StructField("covered_ms", LongType()),  # with appends
+        StructField("recorded_ms", LongType()),  # with rows
         StructField("gaps", LongType()),
         StructField("silences", LongType()),  # of healthy followers
         StructField("silence_ms_p9999", LongType()),
@@ -122,6 +135,9 @@ def _of_topics(tables: shards.Tables) -> pa.Table:
             *[None] * len(spans), *lengths.tolist(), *silences["silence_ms"][is_long].tolist(),
         ],
         "silences": [*[0] * len(spans), *counts.tolist(), *[1] * len(code)],
+        "has_appends": [
+            *(spans[:, 2] != 0).tolist(), *[False] * (len(lengths) + len(code)),
+        ],
     }  # fmt: skip
     return pa.Table.from_pydict(columns, schema=to_arrow_schema(PARTS))
 
@@ -131,15 +147,19 @@ def _padded(values: Array, spans: Array, lengths: Array) -> list[int | None]:
 
 
 def _spans(fetches: pa.Table, appends: pa.Table) -> Array:
-    """The first and the last time of rows, per bucket of `GAP_MS`."""
+    """Per bucket of `GAP_MS`: the first and the last time of rows, and whether any appends."""
     begins, ends = _times(fetches)
     at = events.numbers(appends["at_ms"])
+    # The row that begins an epoch is an append of nothing.
+    adds = events.numbers(appends["end_offset"]) > events.numbers(appends["base_offset"])
+    is_append = np.concatenate([np.zeros(len(begins), np.bool_), adds])
     begins, ends = np.concatenate([begins, at]), np.concatenate([ends, at])
     buckets, of_row = np.unique(begins // GAP_MS, return_inverse=True)
-    spans = np.empty((len(buckets), 2), np.int64)
-    spans[:, 0], spans[:, 1] = -NONE, NONE
+    spans = np.empty((len(buckets), 3), np.int64)
+    spans[:, 0], spans[:, 1], spans[:, 2] = -NONE, NONE, 0
     np.minimum.at(spans[:, 0], of_row, begins)
     np.maximum.at(spans[:, 1], of_row, ends)
+    np.maximum.at(spans[:, 2], of_row, is_append)
     return spans
 
 
@@ -244,20 +264,25 @@ def _summed(parts: DataFrame, isr: DataFrame | None) -> DataFrame:
 
 
 def _covered(spans: DataFrame) -> DataFrame:
-    """Rows of all partitions, less the gaps between them."""
+    """Rows of all partitions, less the gaps between them; and the minutes with appends."""
     in_buckets = spans.groupBy(F.floor(F.col("from_ms") / GAP_MS).alias("bucket")).agg(
-        F.min("from_ms").alias("from_ms"), F.max("to_ms").alias("to_ms")
+        F.min("from_ms").alias("from_ms"),
+        F.max("to_ms").alias("to_ms"),
+        F.max("has_appends").alias("has_appends"),
     )
     so_far = W.partitionBy().orderBy("bucket").rowsBetween(W.unboundedPreceding, -1)
     gap_ms = F.col("from_ms") - F.max("to_ms").over(so_far)
     counted = in_buckets.withColumn("gap_ms", F.when(gap_ms > GAP_MS, gap_ms))
     span_ms = F.max("to_ms") - F.min("from_ms")
-    return counted.agg(
+    minute = F.when(F.col("has_appends"), F.floor(F.col("from_ms") / MINUTE_MS))
+    summed = counted.agg(
         F.min("from_ms").alias("first_at_ms"),
         F.max("to_ms").alias("last_at_ms"),
-        F.coalesce(span_ms - F.coalesce(F.sum("gap_ms"), F.lit(0)), F.lit(0)).alias("covered_ms"),
+        F.coalesce(span_ms - F.coalesce(F.sum("gap_ms"), F.lit(0)), F.lit(0)).alias("recorded_ms"),
+        (F.count_distinct(minute) * MINUTE_MS).alias("minutes_ms"),
         F.count("gap_ms").alias("gaps"),
     )
+    return summed.withColumn("covered_ms", F.least("minutes_ms", "recorded_ms"))
 
 
 def _without_restarts(silences: DataFrame, isr: DataFrame) -> DataFrame:

@@ -196,9 +196,9 @@ STEPS: Final[dict[str, Step]] = {
         needs=("fetches", "appends"),
         summary=Summary(
             columns=(
-                "covered_ms", "first_at_ms", "last_at_ms", "gaps", "silences", "silence_ms_p9999",
-                "silence_ms_max", "silence_topic", "silence_partition", "silence_follower",
-                "silence_began_at_ms",
+                "covered_ms", "recorded_ms", "first_at_ms", "last_at_ms", "gaps", "silences",
+                "silence_ms_p9999", "silence_ms_max", "silence_topic", "silence_partition",
+                "silence_follower", "silence_began_at_ms",
             ),
             words="how much was recorded, and the silences of healthy followers",
             then=("first_at_ms",),
