@@ -24,8 +24,8 @@ COLUMNS = [(each.name, each.dataType) for each in SCHEMA]
 
 
 def frames_of(spark: SparkSession, tables: Tables) -> dict[str, DataFrame]:
-    """The tables that episodes are made of."""
-    names = signature(episodes).parameters
+    """The tables that episodes are made of, and that the oracle knows."""
+    names = signature(episodes).parameters.keys() - {"isr_events"}
     return {name: frame for name, frame in as_frames(spark, tables).items() if name in names}
 
 

@@ -17,9 +17,12 @@ from insync.pipeline.report.points import (
     collect,
 )
 from insync.pipeline.tables.episodes import SCHEMA as EPISODES
+from insync.pipeline.tables.episodes import episodes
 from insync.pipeline.tables.health import SCHEMA, health
 from insync.pipeline.tables.throttle import SCHEMA as SPANS
 from support.pipeline.episodes_oracle import episodes as expected_episodes
+from support.pipeline.exported_tables import BASE
+from support.pipeline.exported_tables import record as silent_follower
 from support.pipeline.incidents_oracle import incident_groups
 from support.pipeline.min_isr_oracle import below_min_isr, out_of_sync
 from support.pipeline.random_tables import Tables as Record
@@ -104,6 +107,32 @@ def test_one_row_per_topic_and_broker(
             (row["at_ms"], row["stall_ms"]) for row in record["stalls"] if row["broker"] == broker
         }
         assert lines["broker", str(broker)]["stall_ms"] == sum(length for _, length in stalls)
+
+
+def test_what_was_broken_before_the_record_began_is_not_ok(spark: SparkSession) -> None:
+    """Broker 3 is down all the while, and broker 2 is caught up: 2 of 3 are in sync."""
+    tables = silent_follower() | {"isr": []}
+    tables["fetches"] = [row for row in tables["fetches"] if row["follower"] == 2]
+    began = BASE | {"at_ms": 1_000_000, "version": 7}
+    tables["assignments"] = [
+        began | {"topic_id": "a", "replicas": [1, 2, 3], "adding": [], "removing": []}
+    ]
+    event = {"number": 0, "event": "began", "isr_before": [1, 2], "isr_after": [1, 2]}
+    tables["isr_events"] = [began | event | {"late_ms": None, "seq": 0}]
+    strict = {"at_ms": 1_000_000, "scope": "broker:1/topic:orders", "name": "min.insync.replicas"}
+    tables["configs"].append(strict | {"value": "3"})
+    frames = as_frames(spark, tables)
+    names = ("isr", "fetches", "appends", "elections", "stalls", "configs", "assignments",
+             "isr_events")  # fmt: skip
+    recorded = {name: frames[name] for name in names}
+    rows = health(episodes(**recorded), **recorded).collect()
+    lines = {row["name"]: row for row in rows}
+    end_ms = max(row["at_ms"] for row in tables["fetches"])
+    for name in ("orders", "3"):
+        assert (lines[name]["status"], lines[name]["open_episodes"]) == ("critical", 1)
+        assert lines[name]["under_min_isr_ms"] == end_ms - 1_000_000
+        assert "1 still out of sync" in lines[name]["reason"]
+    assert (lines["1"]["status"], lines["2"]["status"]) == ("ok", "ok")
 
 
 def is_change(election: Row) -> bool:

@@ -272,6 +272,76 @@ def test_leaving_again_within_the_limit_is_the_same_group(
     assert [episode["flaps"] for episode in episodes] == flaps
 
 
+# What was so before the record began, and what was lost.
+
+
+def began(at_ms: int, number: int, isr: list[int], *, epoch: int = 0) -> Row:
+    place = {"leader_epoch": epoch, "number": number, "at_ms": at_ms}
+    return CHANGE | place | {"isr_before": isr, "reason": None}
+
+
+@pytest.mark.parametrize(("isr", "fetches", "is_out"), [
+    ([1, 3], [], True),  # its broker is down: it does not fetch
+    ([1, 3], [4_000], True),
+    ([1, 2, 3], [], False),
+])  # fmt: skip
+def test_a_replica_that_was_out_before_the_record_began_is_out(
+    isr: list[int], fetches: list[int], *, is_out: bool
+) -> None:
+    """No row of `isr` says so: the ISR with which the epoch began does, and the replicas."""
+    record = PartitionRecord(
+        record_end_ms=20_000,
+        begun=[began(1_000, 5, isr)],
+        assigned=dict.fromkeys((1, 2, 3), (0, 5)),
+        first_and_last_fetches=[met(at_ms, epoch=0) | {"offset": 7} for at_ms in fetches],
+        led=[{"leader": 1, "leader_epoch": 0, "last_epoch": 0, "at_ms": 1_000}],
+    )
+    episodes = [
+        (each["follower"], each["cause"], each["ending"], each["began_at_ms"], each["out_ms"])
+        for each in episodes_of(record)
+    ]
+    since_ms = (fetches or [1_000])[0]
+    expected = (2, "unrecorded", "open", since_ms, 20_000 - since_ms)
+    assert episodes == ([expected] if is_out else [])
+
+
+def test_a_replica_that_is_assigned_later_is_not_out_before() -> None:
+    record = PartitionRecord(
+        record_end_ms=20_000, begun=[began(1_000, 5, [1])], assigned={1: (0, 5), 2: (0, 6)}
+    )
+    assert list(episodes_of(record)) == []
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {"led": [{"leader": 2, "leader_epoch": 3, "last_epoch": 3, "at_ms": 15_000}]},
+        {"begun": [began(15_000, 8, [1, 2], epoch=3)]},
+    ],
+)
+def test_a_return_that_was_lost_with_its_leader_ends_an_episode(evidence: Any) -> None:
+    """The replica leads later, or is in the ISR when a later epoch begins."""
+    left = change(10_000, 1, "shrink")
+    (episode,) = episodes_of(PartitionRecord(record_end_ms=20_000, changes=[left], **evidence))
+    assert (episode["ending"], episode["rejoined_at_ms"]) == ("unrecorded", None)
+    assert episode["out_ms"] is None
+    again = change(17_000, 9, "shrink", leader_epoch=4, isr_before=[1, 2])
+    record = PartitionRecord(record_end_ms=20_000, changes=[left, again], **evidence)
+    assert [each["ending"] for each in episodes_of(record)] == ["unrecorded", "open"]
+
+
+def test_a_shrink_that_was_lost_with_its_leader_is_seen_when_the_next_epoch_begins() -> None:
+    record = PartitionRecord(
+        record_end_ms=20_000,
+        begun=[began(1_000, 5, [1, 2]), began(9_000, 7, [1], epoch=1)],
+        assigned={1: (0, 5), 2: (0, 5)},
+        changes=[change(12_000, 8, "expand", leader_epoch=1)],
+    )
+    (episode,) = episodes_of(record)
+    assert (episode["cause"], episode["began_at_ms"]) == ("unrecorded", 9_000)
+    assert (episode["ending"], episode["out_ms"]) == ("rejoined", 3_000)
+
+
 # Moves.
 
 

@@ -210,18 +210,35 @@ class Partition:
             )
             if not again:
                 changes.append(row)
+        led = {
+            row["leader_epoch"]
+            for row in self.tables["appends"]
+            if row["leader"] == follower
+            and (begun is None or row["leader_epoch"] >= begun)
+            and (moved is None or row["leader_epoch"] < moved["leader_epoch"])
+        }
+
+        def has_led(one: Row | None, other: Row | None) -> bool:
+            """Between two changes, which a leader does not lose."""
+            since = -1 if one is None else one["leader_epoch"]
+            until = LAST_EPOCH if other is None else other["leader_epoch"]
+            return any(since <= epoch < until for epoch in led)
+
         result = []
         for at, change in enumerate(changes):
+            before = changes[at - 1] if at else None
             after = changes[at + 1] if at + 1 < len(changes) else None
             if change["change"] == "shrink":
                 back = after if after and after["change"] == "expand" else None
                 ending = "rejoined" if back else "open" if after is None else "unrecorded"
+                if has_led(change, after):
+                    back, ending = None, "unrecorded"
                 if ending == "open" and moved is not None:
                     ending = moved["ending"]
                 result.append(self._left(follower, change, back, ending, moved))
-            elif at == 0 or changes[at - 1]["change"] == "expand":
+            elif before is None or before["change"] == "expand" or has_led(before, change):
                 was_in_first = begun is None and follower in self.isr[0]["isr_before"]
-                was_in = at > 0 or was_in_first
+                was_in = at > 0 or was_in_first or has_led(None, change)
                 result.append(
                     self._came(follower, change, fetches_of_follower, begun, was_in=was_in)
                 )

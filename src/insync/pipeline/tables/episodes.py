@@ -9,6 +9,8 @@ time of the shrink (`decided_at_ms`, or the commit if no leader decided it), T t
 | `unrecorded` | it returned, and no row has its shrink (lost with a broker, for example) | null |
 | `unrecorded` | it is first seen outside the ISR and has a log: its first fetch is past the
   start of it (`log_start`, where known), so it left before the record began | its first fetch |
+| `unrecorded` | an epoch began without it (`isr_events`), though it was assigned by then, and no
+  row has its shrink: it left before the record began, or the row is lost | that begin |
 | `bootstrapping` | all others that are first seen outside; also a replica that is seen again
   after a reassignment removed it | its first fetch |
 | `broker-down` | its broker's session ended, and the controller removed it | last fetch, else L |
@@ -43,8 +45,9 @@ the high watermark in every effective fetch: a replica in sync is at or past it.
 - `rejoined_at_ms` is the commit of its return. `ending` says whether that happened (`rejoined`), it
   was still out when the record ended (`open`), a reassignment removed it (`moved-away`), the one
   that was adding it was cancelled (`move-cancelled`), its topic was deleted or created again
-  (`topic-deleted`), or it must have returned, because it left again, but no row
-  has its return (`unrecorded`). `out_ms` counts from L (first seen outside: from the first fetch)
+  (`topic-deleted`), or it must have returned, because it left again, led the partition, or was in
+  the ISR with which a later epoch began (`isr_events`), but no row has its return
+  (`unrecorded`). `out_ms` counts from L (first seen outside: from the first fetch)
   to the return, the removal or the record's end. Without `assignments` only the removal of ISR
   members is known; a replica that was outside when it was removed stays `open`. In tables without
   `isr.cause` and `assignments` no removal is known.
@@ -117,7 +120,7 @@ from insync.pipeline.tables.partition_episodes import (
     PartitionRecord,
 )
 from insync.pipeline.tables.recorded_settings import with_settings
-from insync.telemetry.schemas import ISR, OK, REASSIGNMENT, SHRINK
+from insync.telemetry.schemas import BEGAN, ISR, OK, REASSIGNMENT, SHRINK
 
 __all__ = [
     "CAUSES",
@@ -186,7 +189,7 @@ EPISODE: Final = (*REPLICA, "episode")
 CHANGE: Final = (*REPLICA, "leader_epoch", "number", "at_ms", "change")
 
 # Kinds of rows of a partition.
-_CHANGE, _HEARD, _LED, _ELECTION, _FETCH, _APPEND, _REMOVAL, _ADDED = range(8)
+_CHANGE, _HEARD, _LED, _ELECTION, _FETCH, _APPEND, _REMOVAL, _ADDED, _BEGUN, _ASSIGNED = range(10)
 
 
 def episodes(  # noqa: PLR0917 - one for each table, in the order of their importance
@@ -198,9 +201,11 @@ def episodes(  # noqa: PLR0917 - one for each table, in the order of their impor
     configs: DataFrame,
     throttle: DataFrame | None = None,
     assignments: DataFrame | None = None,
+    isr_events: DataFrame | None = None,
 ) -> DataFrame:
     """Without a `throttle` table nothing is known to have been held back; without `assignments`
-    only the removal of ISR members is."""
+    only the removal of ISR members is; without `isr_events` only that a replica left or returned
+    which a row of `isr` says, or which leads or fetches."""
     end = record_end(isr, fetches, appends)
     isr, fetches, appends, elections = (
         with_creation(rows, assignments) for rows in (isr, fetches, appends, elections)
@@ -211,14 +216,21 @@ def episodes(  # noqa: PLR0917 - one for each table, in the order of their impor
     kinds = {}
     if assignments is not None:
         numbered = with_creation(assignments, assignments)
-        kinds = {_REMOVAL: removals(numbered), _ADDED: added_replicas(numbered)}
+        kinds = {
+            _REMOVAL: removals(numbered),
+            _ADDED: added_replicas(numbered),
+            _ASSIGNED: _first_assigned(numbered),
+        }
         removed = removed.unionByName(kinds[_REMOVAL].select(*REPLICA, "leader_epoch"))
+    if isr_events is not None:
+        kinds[_BEGUN] = _begun(with_creation(isr_events, assignments), configs)
     kinds |= {
         _CHANGE: changes,
         _HEARD: _heard(fetches, removed, configs),
         _LED: appends.groupBy(*PARTITION, "leader").agg(
             F.min("leader_epoch").alias("leader_epoch"),
             F.max("leader_epoch").alias("last_epoch"),
+            F.collect_set("leader_epoch").alias("epochs"),
             F.min("at_ms").alias("at_ms"),
         ),
         _ELECTION: leader_changes(elections).select(*PARTITION, "at_ms", "leader_epoch"),
@@ -377,6 +389,30 @@ def _heard(fetches: DataFrame, removed: DataFrame, configs: DataFrame) -> DataFr
     return with_settings(rows, configs, valid_at_ms=F.lit(2**62))
 
 
+def _begun(isr_events: DataFrame, configs: DataFrame) -> DataFrame:
+    """The ISR with which each epoch began."""
+    rows = isr_events.where(F.col("event") == BEGAN).select(
+        *PARTITION,
+        "at_ms",
+        "leader",
+        "leader_epoch",
+        F.coalesce("version", "at_ms").alias("number"),
+        "isr_before",
+        F.lit(None).cast(StringType()).alias("reason"),
+    )
+    return with_settings(rows, configs, valid_at_ms=F.col("at_ms"))
+
+
+def _first_assigned(assignments: DataFrame) -> DataFrame:
+    """Of each replica the epoch and the version in which it is first listed."""
+    each = assignments.select(
+        *PARTITION,
+        F.explode("replicas").alias("follower"),
+        F.struct("leader_epoch", F.coalesce("version", "at_ms").alias("number")).alias("since"),
+    )
+    return each.groupBy(*REPLICA).agg(F.min("since").alias("since")).select(*REPLICA, "since.*")
+
+
 def _fetches_before(fetches: DataFrame, left: DataFrame) -> DataFrame:
     left_at_ms = F.coalesce("decided_at_ms", "at_ms")
     windows = left.select(
@@ -473,6 +509,11 @@ def _episodes_in(table: pa.Table) -> list[dict[str, Any]]:
         appends=columns(_APPEND, core.APPEND_COLUMNS),
         removals=of_kind(_REMOVAL).to_pylist() if "ending" in table.column_names else [],
         added=frozenset(of_kind(_ADDED).column("follower").to_pylist()),
+        begun=of_kind(_BEGUN).to_pylist(),
+        assigned={
+            row["follower"]: (row["leader_epoch"], row["number"])
+            for row in of_kind(_ASSIGNED).to_pylist()
+        },
     )
     return [
         episode | partition_key | {"episode": at}

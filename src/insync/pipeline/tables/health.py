@@ -77,12 +77,14 @@ def health(  # noqa: PLR0917 - one for each table
     throttle: DataFrame | None = None,
     incidents: DataFrame | None = None,
     assignments: DataFrame | None = None,
+    isr_events: DataFrame | None = None,
 ) -> DataFrame:
     """`episodes`, `lag`, `throttle` and `incidents` are the pipeline's tables, others telemetry."""
+    below = spans_below_min_isr(isr, fetches, appends, configs, assignments, isr_events)
     facts = [
         *_topics_and_brokers(fetches, appends),
         *_of_episodes(episodes),
-        *_of_min_isr(spans_below_min_isr(isr, fetches, appends, configs, assignments), episodes),
+        *_of_min_isr(below, episodes),
         *_of_elections(with_creation(elections, assignments)),
         _of_stalls(stalls),
     ]

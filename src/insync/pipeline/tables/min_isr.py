@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as W  # noqa: N817
@@ -11,27 +12,57 @@ from pyspark.sql import functions as F  # noqa: N812
 from insync.pipeline.tables.assignments import PARTITION, deleted_at_ms, with_creation
 from insync.pipeline.tables.episodes import record_end
 from insync.pipeline.tables.recorded_settings import split_at_changes, with_settings
-from insync.telemetry.schemas import MIN_ISR
+from insync.telemetry.schemas import BEGAN, MIN_ISR
 
 
-def spans_below_min_isr(
+def spans_below_min_isr(  # noqa: PLR0917 - one for each table
     isr: DataFrame,
     fetches: DataFrame,
     appends: DataFrame,
     configs: DataFrame,
     assignments: DataFrame | None = None,
+    isr_events: DataFrame | None = None,
 ) -> DataFrame:
     """Partition, `from_ms` and `to_ms` of each time with fewer in sync than
     min(min.insync.replicas, replicas known). The minimum is the topic's, as it was at the time. A
-    topic that was created again is another one, with `creation` (`tables.assignments`)."""
+    topic that was created again is another one, with `creation` (`tables.assignments`).
+
+    `isr_events` have the ISR with which each epoch began: without them nothing is known of a
+    partition whose ISR did not change. Replicas known are those that were in the ISR at some time,
+    and where an epoch began those that `assignments` have by then."""
     end = record_end(isr, fetches, appends)
     isr, fetches, appends = (with_creation(rows, assignments) for rows in (isr, fetches, appends))
-    first = _first_events(isr, fetches, appends)
-    states = _states(isr, first, _last_moments(first, end, assignments))
+    known = isr.select(*_KNOWN)
+    if isr_events is not None:
+        begun = with_creation(isr_events.where(F.col("event") == BEGAN), assignments)
+        begun = begun.withColumn("isr_after", F.col("isr_before"))
+        known = known.unionByName(begun.select(*_KNOWN))
+    first = _first_events(known, fetches, appends)
+    states = _states(known, first, _last_moments(first, end, assignments))
+    if isr_events is not None and assignments is not None:
+        states = _with_assigned(states, with_creation(assignments, assignments))
     parts = split_at_changes(states, configs, MIN_ISR)
     judged = with_settings(parts, configs, valid_at_ms=F.col("from_ms"))
     is_below = F.col("in_sync") < F.least("min_isr", "replicas")
     return judged.where(is_below).select(*PARTITION, "from_ms", "to_ms")
+
+
+_KNOWN: Final = (
+    *PARTITION, "at_ms", "leader", "leader_epoch", "version", "isr_before", "isr_after",
+)  # fmt: skip
+
+
+def _with_assigned(states: DataFrame, assignments: DataFrame) -> DataFrame:
+    """As many replicas as the fewest that were ever assigned are known, if more were not seen."""
+    is_there = F.size("replicas") > 0
+    fewest = (
+        assignments.where(is_there)
+        .groupBy(*PARTITION)
+        .agg(F.min(F.size("replicas")).alias("assigned"))
+    )
+    replicas = F.greatest("replicas", F.coalesce("assigned", F.lit(0)))
+    joined = states.join(fewest, list(PARTITION), "left")
+    return joined.withColumn("replicas", replicas).drop("assigned")
 
 
 def union_ms(spans: DataFrame, *key: str) -> DataFrame:

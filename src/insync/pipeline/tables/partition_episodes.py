@@ -18,7 +18,6 @@ from insync.telemetry.schemas import (
     BROKER_FROZEN,
     BROKER_GONE,
     CONTROLLER,
-    EXPAND,
     REASSIGNMENT,
     REPLICA_OFFLINE,
     SHRINK,
@@ -53,6 +52,8 @@ BY_CONTROLLER_CAUSES: Final = {  # by `isr.cause`
     REPLICA_OFFLINE: LOG_OFFLINE,
 }
 
+AFTER_ALL: Final = 2**62  # larger than any version
+
 LAG_TIMES_BEFORE: Final = 3
 """Of the time before a replica left: no fetch before a pending read is older than this."""
 
@@ -72,6 +73,10 @@ class PartitionRecord:
     changes: list[Row] = field(default_factory=list)
     first_and_last_fetches: list[Row] = field(default_factory=list)  # of each membership
     led: list[Row] = field(default_factory=list)  # each leader's first and last epoch
+    # `isr_events` that say with which ISR an epoch began, with the settings that were in force
+    begun: list[Row] = field(default_factory=list)
+    # by `assignments`, when each replica is first listed: epoch and version
+    assigned: dict[int, tuple[int, int]] = field(default_factory=dict)
     elections: list[Row] = field(default_factory=list)  # those that changed the leader
     removals: list[Row] = field(default_factory=list)  # of replicas, by `assignments`
     added: frozenset[int] = frozenset()  # replicas that are first seen while they are added
@@ -81,12 +86,14 @@ class PartitionRecord:
 
 def episodes_of(record: PartitionRecord) -> Iterator[Row]:
     changes = sorted(record.changes, key=_order)
+    begun = sorted(record.begun, key=_order)
     fetches_by_membership = {
         (row["follower"], row["gone_epoch"]): row for row in record.first_and_last_fetches
     }
     appends = _by_end(record.appends)
     first_ms = min(
-        (row["at_ms"] for row in (*changes, *record.first_and_last_fetches, *record.led)), default=0
+        (row["at_ms"] for row in (*changes, *begun, *record.first_and_last_fetches, *record.led)),
+        default=0,
     )
     spans = under_min_isr(changes, first_ms=first_ms, record_end_ms=record.record_end_ms)
     by_replica = {
@@ -96,15 +103,15 @@ def episodes_of(record: PartitionRecord) -> Iterator[Row]:
             key=lambda row: row["follower"],
         )
     }
-    first_isr = changes[0]["isr_before"] if changes else None
-    for follower in sorted(
-        {*by_replica, *(row["follower"] for row in record.first_and_last_fetches)}
-    ):
+    first_isr = next((row["isr_before"] for row in sorted([*changes, *begun], key=_order)), None)
+    fetching = {row["follower"] for row in record.first_and_last_fetches}
+    for follower in sorted({*by_replica, *fetching, *_assigned_first(record, begun)}):
         episodes: list[Row] = []
         removals = [row for row in record.removals if row["follower"] == follower]
         for membership in _memberships(by_replica.get(follower, []), removals):
             first = fetches_by_membership.get((follower, membership.gone_epoch))
-            episodes += _in_membership(membership, first, record, first_isr)
+            sightings = _sightings(follower, membership, record, begun)
+            episodes += _in_membership(follower, membership, first, record, first_isr, sightings)
         known = Fetches(record.fetches, follower)
         for episode in _in_groups([_explained(each, known, appends) for each in episodes]):
             yield _add_context(episode, record, spans)
@@ -134,6 +141,11 @@ class Membership:
     changes: list[Row]
     removed_at_ms: int | None
     ending: str | None  # how it was removed
+    past_epoch: int | None  # the one that its removal began
+
+    def has_epoch(self, epoch: int) -> bool:
+        is_early = self.gone_epoch is not None and epoch < self.gone_epoch
+        return not is_early and (self.past_epoch is None or epoch < self.past_epoch)
 
 
 def _memberships(changes: Sequence[Row], removals: Sequence[Row]) -> Iterator[Membership]:
@@ -158,40 +170,152 @@ def _memberships(changes: Sequence[Row], removals: Sequence[Row]) -> Iterator[Me
         ]
         until_ms, ending = (None, None) if moved is None else removed[moved]
         yield Membership(
-            gone_epoch=gone, changes=_each_once(own), removed_at_ms=until_ms, ending=ending
+            gone_epoch=gone,
+            changes=_each_once(own),
+            removed_at_ms=until_ms,
+            ending=ending,
+            past_epoch=moved,
         )
 
 
-def _in_membership(
-    membership: Membership, first: Row | None, record: PartitionRecord, first_isr: list[int] | None
+@dataclass(frozen=True, slots=True, order=True)
+class Sighting:
+    """Evidence, beside the changes of the ISR, that a replica was in it or not: rows of changes may
+    be lost, or older than the record."""
+
+    epoch: int
+    number: int
+    is_in: bool
+    source: Row | None = field(default=None, compare=False)  # the row that says so, if it was out
+
+
+def _assigned_first(record: PartitionRecord, begun: Sequence[Row]) -> set[int]:
+    """The replicas that were assigned when an epoch began: one that is down does not fetch."""
+    if not begun:
+        return set()
+    last = begun[-1]["leader_epoch"], begun[-1]["number"]
+    return {replica for replica, since in record.assigned.items() if since <= last}
+
+
+def _sightings(
+    follower: int, membership: Membership, record: PartitionRecord, begun: Sequence[Row]
+) -> list[Sighting]:
+    """A leader is in the ISR; and an epoch begins with a known one."""
+    led = {epoch for row in record.led if row["leader"] == follower for epoch in _epochs(row)}
+    sightings = [Sighting(epoch, AFTER_ALL, is_in=True) for epoch in led]
+    since = record.assigned.get(follower)
+    for row in begun:
+        place = row["leader_epoch"], row["number"]
+        if follower in row["isr_before"]:
+            sightings.append(Sighting(*place, is_in=True))
+        elif since is not None and since <= place:
+            sightings.append(Sighting(*place, is_in=False, source=row | {"follower": follower}))
+    return sorted(each for each in sightings if membership.has_epoch(each.epoch))
+
+
+def _epochs(led: Row) -> list[int]:
+    epochs: list[int] | None = led.get("epochs")
+    return [led["leader_epoch"], led["last_epoch"]] if epochs is None else epochs
+
+
+def _in_membership(  # noqa: PLR0917 - each is of another kind
+    follower: int,
+    membership: Membership,
+    first: Row | None,
+    record: PartitionRecord,
+    first_isr: list[int] | None,
+    sightings: Sequence[Sighting],
 ) -> Sequence[Row]:
-    if membership.changes:
-        follower = membership.changes[0]["follower"]
-        was_in = membership.gone_epoch is None and first_isr is not None and follower in first_isr
-        episodes = _from_changes(membership.changes, first, was_in_before=was_in)
-    else:
-        episodes = [] if first is None else _never_in_sync(record, first, first_isr)
+    was_removed = membership.gone_epoch is not None
+    if was_removed and not membership.changes and first is None:
+        return []  # it is not a replica any more
+    was_in = not was_removed and first_isr is not None and follower in first_isr
+    outside: list[Row] = []
+    if not membership.changes and first is not None:
+        outside = _never_in_sync(record, first, first_isr)
+        was_in = not outside
+    walk = Walk(first=first, was_in_before=was_in, episodes=outside)
+    in_order: list[Row | Sighting] = [*membership.changes, *sightings]
+    for each in sorted(in_order, key=_place):
+        walk.add(each)
+    episodes = walk.episodes
+    if first is None and not membership.changes:
+        cause = BOOTSTRAPPING if follower in record.added else UNRECORDED
+        episodes = [episode | {"cause": cause} for episode in episodes]
     if episodes and episodes[-1]["ending"] == OPEN and membership.ending is not None:
         episodes[-1] |= {"ending": membership.ending, "end_ms": membership.removed_at_ms}
     return episodes
 
 
-def _from_changes(changes: Sequence[Row], first: Row | None, *, was_in_before: bool) -> list[Row]:
-    """From each shrink to the expand after it; also an expand without a shrink before."""
-    episodes = []
-    before = SHRINK if not was_in_before else EXPAND
-    for at, change in enumerate(changes):
-        after = changes[at + 1] if at + 1 < len(changes) else None
-        if change["change"] == SHRINK:
-            episodes.append(_left(change, after))
-        elif at == 0 and not was_in_before:
-            episodes.append(_first_seen_outside_isr(change, first, rejoined_at_ms=change["at_ms"]))
-        elif before == EXPAND:
+@dataclass(slots=True, kw_only=True)
+class Walk:
+    """The episodes of a membership: from each shrink to the expand after it; also an expand without
+    a shrink before, and what sightings say of rows that are lost."""
+
+    first: Row | None  # fetch
+    was_in_before: bool
+    episodes: list[Row]  # at first, the one that is open at the begin, if any
+    is_in: bool = field(init=False)
+    is_open: bool = field(init=False)
+    is_first: bool = True  # no change is known so far
+
+    def __post_init__(self) -> None:
+        self.is_in, self.is_open = self.was_in_before, bool(self.episodes)
+
+    def add(self, each: Row | Sighting) -> None:
+        if isinstance(each, Sighting):
+            self._add_sighting(each)
+            return
+        was_outside = self.is_first and not self.was_in_before
+        self.is_first = False
+        if each["change"] == SHRINK:
+            self._end_unrecorded()
+            self.episodes.append(_left(each))
+        elif was_outside and (self.first is not None or not self.is_open):
+            came = _first_seen_outside_isr(each, self.first, rejoined_at_ms=each["at_ms"])
+            self.episodes = [came]
+        elif self.is_open:
+            self.episodes[-1] |= {"rejoined_at_ms": each["at_ms"], "ending": REJOINED}
+        elif self.is_in:
             unknown = {"cause": UNRECORDED, "began_at_ms": None, "left_at_ms": None}
-            came = {"rejoined_at_ms": change["at_ms"], "ending": REJOINED}
-            episodes.append(_episode(change) | unknown | came)
-        before = change["change"]
-    return episodes
+            back = {"rejoined_at_ms": each["at_ms"], "ending": REJOINED}
+            self.episodes.append(_episode(each) | unknown | back)
+        self.is_in = each["change"] != SHRINK
+        self.is_open = not self.is_in
+
+    def _add_sighting(self, sighting: Sighting) -> None:
+        if sighting.is_in:
+            self._end_unrecorded()
+            self.is_in, self.is_first = True, False
+        elif sighting.source is not None and not self.is_open and (self.is_in or self.is_first):
+            first = None if self.is_in else self.first
+            self.episodes.append(_seen_outside(sighting.source, first))
+            self.is_in, self.is_open = False, True
+
+    def _end_unrecorded(self) -> None:
+        if self.is_open:
+            self.episodes[-1]["ending"] = UNRECORDED
+        self.is_open = False
+
+
+def _place(each: Row | Sighting) -> tuple[int, int, bool, int]:
+    if isinstance(each, Sighting):
+        return each.epoch, each.number, True, 0
+    epoch, number, at_ms = _order(each)
+    return epoch, number, False, at_ms
+
+
+def _seen_outside(source: Row, first: Row | None) -> Row:
+    """It left, and no row says when: out since an epoch began without it."""
+    if first is not None:
+        return _first_seen_outside_isr(source, first, rejoined_at_ms=None)
+    return _episode(source) | {
+        "cause": UNRECORDED,
+        "began_at_ms": source["at_ms"],
+        "left_at_ms": None,
+        "rejoined_at_ms": None,
+        "ending": OPEN,
+    }
 
 
 def _episode(source: Row) -> Row:
@@ -200,14 +324,13 @@ def _episode(source: Row) -> Row:
     return {name: source[name] for name in names} | dict.fromkeys(nothing)
 
 
-def _left(change: Row, after: Row | None) -> Row:
+def _left(change: Row) -> Row:
     decided_at_ms = change["decided_at_ms"]
-    is_back = after is not None and after["change"] == EXPAND
     return _episode(change) | {
         "change": change,
         "left_at_ms": change["at_ms"] if decided_at_ms is None else decided_at_ms,
-        "rejoined_at_ms": after["at_ms"] if after is not None and is_back else None,
-        "ending": REJOINED if is_back else OPEN if after is None else UNRECORDED,
+        "rejoined_at_ms": None,
+        "ending": OPEN,
     }
 
 

@@ -93,7 +93,7 @@ def _episodes(inputs: Inputs, _: Options) -> DataFrame:
     from insync.pipeline.tables.episodes import episodes  # noqa: PLC0415
 
     names = ("isr", "fetches", "appends", "elections", "stalls", "configs", "throttle")
-    return episodes(**inputs.recorded(*names, "assignments"))
+    return episodes(**inputs.recorded(*names, "assignments", "isr_events"))
 
 
 def _incidents(inputs: Inputs, _: Options) -> DataFrame:
@@ -140,7 +140,8 @@ def _throttle(inputs: Inputs, options: Options) -> DataFrame:
 def _health(inputs: Inputs, _: Options) -> DataFrame:
     from insync.pipeline.tables.health import health  # noqa: PLC0415
 
-    names = ("isr", "fetches", "appends", "elections", "stalls", "configs", "assignments")
+    names = ("isr", "fetches", "appends", "elections", "stalls", "configs", "assignments",
+             "isr_events")  # fmt: skip
     recorded = inputs.recorded(*names)
     made = inputs.results
     optional = {name: made[name] for name in ("lag", "throttle", "incidents") if name in made}
