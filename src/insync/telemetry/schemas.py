@@ -30,6 +30,9 @@ except those that `is_optional` marks: tables of earlier versions lack them, and
   in-sync replicas; `held_back_partitions` wait for the quota at the second's end;
   `replica_lag_bytes`, which only leaders know, is what throttled followers out of sync lack.
 - `configs.scope` is `broker:ID`, or `broker:ID/topic:NAME` for what differs on a topic it leads.
+  A broker records all its own settings when it starts, and then what changes: a row of `node.id`
+  begins a run of it. A topic's value holds within its run: where the next one has none, it does not
+  differ any more.
 """
 
 from __future__ import annotations
@@ -219,6 +222,7 @@ OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fet
 LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by; "controller" is not the leader
 SHRINK, EXPAND = "shrink", "expand"  # isr.change
 MIN_ISR = "min.insync.replicas"  # configs.name
+RUN_BEGINS = "node.id"  # configs.name that a broker records once, when it starts
 BEGAN, PROPOSED = "began", "proposed"  # isr_events.event
 REFUSED, SUPERSEDED = "refused", "superseded"
 REPLICAS_MOVED = "its replicas moved"  # elections.cause

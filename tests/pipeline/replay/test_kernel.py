@@ -159,6 +159,22 @@ def test_min_isr_is_each_topics_own_at_each_moment(
         assert under == under_ms
 
 
+@pytest.mark.parametrize(("started_ms", "under_ms"), [(-1, 1_999), (3_500, 499)])
+def test_a_topics_value_holds_until_its_leader_starts_again(started_ms: int, under_ms: int) -> None:
+    """Then what does not differ from the broker's own value, 1, is not recorded again.
+
+    Out from 3 s to 6 s, with a minimum of 2 until 4 s and from 5 s on."""
+    tables = two_topics_with_a_silent_follower()
+    start = {"at_ms": started_ms, "scope": "broker:1", "name": "node.id", "value": "1"}
+    tables["configs"].append(start)
+    if started_ms == 3_500:
+        tables["configs"] = [row for row in tables["configs"] if row["at_ms"] < 4_000]
+    grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[1_000])
+    for results in (by_rules(tables, grid), *(by_kernel(tables, grid, stretch=n) for n in (1, 50))):
+        under = {topic: row["under_min_isr_ms"] for (topic, _, _), (row, _) in results}
+        assert under == {"strict": under_ms, "lax": 0}
+
+
 @pytest.mark.parametrize(
     ("limit_ms", "longest_ms", "added_ms"),
     [(1_000, 901, 0), (3_000, 2_901, 2_901), (30_000, 3_900, 3_900)],

@@ -31,7 +31,7 @@ def recorded(draw: st.DrawFn, *, partitions: int = 3) -> Tables:
             {
                 "at_ms": draw(st.sampled_from((-9, 0, 30, 100, 400, 1_500))),
                 "scope": scope + draw(st.sampled_from(("", "/topic:t", "/topic:u"))),
-                "name": draw(st.sampled_from((MIN_ISR, MIN_ISR, MIN_ISR, "log.segment.bytes"))),
+                "name": draw(st.sampled_from((MIN_ISR, MIN_ISR, MIN_ISR, "node.id"))),
                 "value": draw(st.sampled_from(("1", "2", "3"))),
             }
         )

@@ -28,7 +28,7 @@ from insync.pipeline.replay.state import (
     NONE,
     Array,
 )
-from insync.telemetry.schemas import ISR, MIN_ISR, OK, REASSIGNMENT
+from insync.telemetry.schemas import ISR, MIN_ISR, OK, REASSIGNMENT, RUN_BEGINS
 from insync.telemetry.tables import with_optional_columns
 
 SEQ_MAX: Final = 2**61
@@ -360,26 +360,40 @@ def _stalls(stalls: pa.Table | None) -> Array:
 
 
 def _minimums(configs: pa.Table | None, topics: Array, default: int) -> Minimums:
-    """At each moment the latest value of a topic, else the latest of its leader, else the default:
-    as `recorded_settings.with_settings` does it in Spark."""
+    """At each moment the latest value of a topic in its leader's run, else the latest of its
+    leader, else the default: as `recorded_settings.with_settings` does it in Spark."""
     settings: dict[int, dict[str, list[tuple[int, str]]]] = {}  # by leader and topic
+    starts: dict[int, list[int]] = {}
     if configs is not None:
         check_columns("configs", configs.column_names, CONFIG_COLUMNS)
-        for row in configs.filter(pc.equal(configs["name"], MIN_ISR)).to_pylist():
+        names = pa.array([MIN_ISR, RUN_BEGINS])
+        for row in configs.filter(pc.is_in(configs["name"], value_set=names)).to_pylist():
             broker, _, topic = row["scope"].partition("/topic:")
-            of_leader = settings.setdefault(int(broker.removeprefix("broker:")), {})
-            of_leader.setdefault(topic, []).append((row["at_ms"], row["value"]))
+            leader = int(broker.removeprefix("broker:"))
+            if row["name"] == MIN_ISR:
+                of_leader = settings.setdefault(leader, {})
+                of_leader.setdefault(topic, []).append((row["at_ms"], row["value"]))
+            elif not topic:
+                starts.setdefault(leader, []).append(row["at_ms"])
     own = sorted({topic for of_leader in settings.values() for topic in of_leader if topic})
     rows: list[tuple[int, int, int]] = []
     bounds = [0]
     for topic in ("", *own):
         for leader, of_leader in sorted(settings.items()):
             scopes = [sorted(of_leader.get(scope, ())) for scope in dict.fromkeys((topic, ""))]
-            for at_ms in sorted({at_ms for values in scopes for at_ms, _ in values}):
+            started = starts.get(leader, [])
+            times = {at_ms for values in scopes for at_ms, _ in values}
+            for at_ms in sorted(times.union(started)):
+                run_ms = max((each for each in started if each <= at_ms), default=NEVER)
                 by_then = (
-                    [value for since, value in values if since <= at_ms] for values in scopes
+                    [
+                        value
+                        for since, value in values
+                        if (run_ms if own else NEVER) <= since <= at_ms
+                    ]
+                    for own, values in zip((bool(topic), False), scopes, strict=False)
                 )
-                value = next(values[-1] for values in by_then if values)
+                value = next((values[-1] for values in by_then if values), default)
                 rows.append((leader, at_ms, int(value)))
         bounds.append(len(rows))
     group_of = {topic: number for number, topic in enumerate(own, start=1)}

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from insync.rules.settings import InSyncSettings
-from insync.telemetry.schemas import MIN_ISR
+from insync.telemetry.schemas import MIN_ISR, RUN_BEGINS
 
 _DEFAULTS: Final = InSyncSettings()
 SETTINGS: Final = {  # column, type and default of each setting that verdicts depend on
@@ -20,14 +20,18 @@ _SCOPED: Final = ("of_broker", "of_topic", "settings_of_broker", "settings_of_to
 
 
 def with_settings(rows: DataFrame, configs: DataFrame, *, valid_at_ms: Column) -> DataFrame:
-    """The latest value set by then; a topic's overrides its broker's. Rows have a `leader`."""
-    of_names = configs.where(F.col("name").isin(*SETTINGS))
+    """The latest value set by then; a topic's overrides its broker's, within a run of the broker.
+    Rows have a `leader`."""
+    of_names = configs.where(F.col("name").isin(*SETTINGS, RUN_BEGINS))
     with_values = _with_scopes(rows, of_names).withColumn("valid_at_ms", valid_at_ms)
+    run_ms = F.coalesce(_latest("settings_of_broker", RUN_BEGINS)["at_ms"], F.lit(-(2**62)))
+    with_values = with_values.withColumn("run_ms", run_ms)
     for name, (column, type_, default) in SETTINGS.items():
-        latest = [_latest(f"settings_{scope}", name) for scope in ("of_topic", "of_broker")]
-        value = F.coalesce(*latest).cast(type_)
+        own = _latest("settings_of_topic", name)
+        own_value = F.when(own["at_ms"] >= F.col("run_ms"), own["value"])
+        value = F.coalesce(own_value, _latest("settings_of_broker", name)["value"]).cast(type_)
         with_values = with_values.withColumn(column, F.coalesce(value, F.lit(default)))
-    return with_values.drop(*_SCOPED, "valid_at_ms")
+    return with_values.drop(*_SCOPED, "valid_at_ms", "run_ms")
 
 
 def split_at_changes(rows: DataFrame, configs: DataFrame, name: str) -> DataFrame:
@@ -40,7 +44,8 @@ def split_at_changes(rows: DataFrame, configs: DataFrame, name: str) -> DataFram
     ]
     inside = F.filter(F.array_union(*times), lambda at_ms: (at_ms > from_ms) & (at_ms < to_ms))
     cuts = F.array_sort(F.concat(F.array(from_ms), inside))
-    scoped = _with_scopes(rows, configs.where(F.col("name") == name)).withColumn("cuts", cuts)
+    of_names = configs.where(F.col("name").isin(name, RUN_BEGINS))
+    scoped = _with_scopes(rows, of_names).withColumn("cuts", cuts)
     others = [column for column in rows.columns if column not in {"from_ms", "to_ms"}]
     parts = scoped.select(*others, to_ms.alias("end_ms"), "cuts", F.posexplode("cuts"))
     return parts.select(
@@ -67,8 +72,9 @@ def _with_scopes(rows: DataFrame, configs: DataFrame) -> DataFrame:
 
 
 def _latest(settings: str, name: str) -> Column:
+    """When it was set, and to what."""
     valid_at_ms = F.col("valid_at_ms")
     in_time = F.filter(
         settings, lambda each: (each["name"] == name) & (each["at_ms"] <= valid_at_ms)
     )
-    return F.array_max(in_time)["value"]
+    return F.array_max(in_time)

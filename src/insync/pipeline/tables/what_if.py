@@ -23,7 +23,7 @@ from insync.pipeline.replay.driver import Replayed, parameters, replay
 from insync.pipeline.replay.state import DELAYS, Array
 from insync.pipeline.scenarios import WhatIfGrid
 from insync.pipeline.tables.schemas import COUNTS, LEVEL, PEAKS, SCENARIO, VERDICTS, WHAT_IF
-from insync.telemetry.schemas import MIN_ISR
+from insync.telemetry.schemas import MIN_ISR, RUN_BEGINS
 
 KEY = [field.name for field in (*LEVEL, *SCENARIO)]
 PARTITION, TOPIC, ALL = "partition", "topic", "all"
@@ -45,7 +45,7 @@ def what_if(  # noqa: PLR0917 - one for each table
     frames["assignments"] = assignments
     tables = {name: frame for name, frame in frames.items() if frame is not None}
     if configs is not None:
-        tables["configs"] = configs.where(F.col("name") == MIN_ISR)
+        tables["configs"] = configs.where(F.col("name").isin(MIN_ISR, RUN_BEGINS))
     verdicts = shards.from_tables(tables, events.COLUMNS, Replay(grid), VERDICTS)
     return _summed_levels(verdicts, grid)
 

@@ -48,7 +48,7 @@ from insync.rules.leader_machine import (
 from insync.rules.leadership import Leadership, Rule
 from insync.rules.settings import LAG_MAX_MESSAGES_DEFAULT, InSyncSettings, in_sync_rule
 from insync.rules.stalls import Stall
-from insync.rules.values import BrokerId, Incarnation, LeaderEpoch, Offset
+from insync.rules.values import NEVER_MS, BrokerId, Incarnation, LeaderEpoch, Offset
 from insync.telemetry.schemas import (
     BEGAN,
     EXPAND,
@@ -56,6 +56,7 @@ from insync.telemetry.schemas import (
     OK,
     PROPOSED,
     REFUSED,
+    RUN_BEGINS,
     SHRINK,
     SUPERSEDED,
 )
@@ -471,8 +472,10 @@ def _rule(epoch: Epoch, tables: Mapping[str, Rows], *, at_ms: int) -> Rule:
     values: dict[str, str] = {}
     scopes = (f"broker:{leader}", f"broker:{leader}/topic:{topic}")
     rows = [row for row in tables.get("configs", ()) if row["scope"] in scopes]
+    rows = [row for row in rows if row["at_ms"] <= at_ms]
+    run_ms = max((row["at_ms"] for row in rows if row["name"] == RUN_BEGINS), default=NEVER_MS)
     for row in sorted(rows, key=lambda row: (len(row["scope"]), row["at_ms"])):
-        if row["at_ms"] <= at_ms:
+        if row["scope"] == scopes[0] or row["at_ms"] >= run_ms:
             values[row["name"]] = row["value"]
     name = values.get("replica.in.sync.policy", "caught-up")
     default = InSyncSettings()

@@ -28,7 +28,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from insync.rules.values import NEVER_MS
-from insync.telemetry.schemas import MIN_ISR, OK, REASSIGNMENT
+from insync.telemetry.schemas import MIN_ISR, OK, REASSIGNMENT, RUN_BEGINS
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -124,7 +124,8 @@ def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
     for row in tables.get("assignments", ()):
         assignments.setdefault((row["topic"], row["partition"]), []).append(row)
     stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
-    settings = [row for row in tables.get("configs", ()) if row["name"] == MIN_ISR]
+    names = MIN_ISR, RUN_BEGINS
+    settings = [row for row in tables.get("configs", ()) if row["name"] in names]
     return {
         key: _history(
             events_by_partition[key],
@@ -138,24 +139,31 @@ def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
 
 
 def _minimums(settings: Rows, *, topic: str, leader: int) -> Minimums:
-    """At each moment the latest value of the topic, else the latest of its leader, else 1."""
+    """At each moment the latest value of the topic in its leader's run, else the latest of its
+    leader, else 1."""
     broker = f"broker:{leader}"
     scopes = (f"{broker}/topic:{topic}", broker)
-    own = [row for row in settings if row["scope"] in scopes]
+    own = [row for row in settings if row["scope"] in scopes and row["name"] == MIN_ISR]
+    starts_ms = {
+        row["at_ms"] for row in settings if (row["scope"], row["name"]) == (broker, RUN_BEGINS)
+    }
     minimums = [(NEVER_MS, 1)]
-    for at_ms in sorted({row["at_ms"] for row in own}):
+    for at_ms in sorted({row["at_ms"] for row in own} | starts_ms):
+        run_ms = max((each for each in starts_ms if each <= at_ms), default=NEVER_MS)
         latest = (
             max(
                 (
                     (row["at_ms"], row["value"])
                     for row in own
-                    if row["scope"] == scope and row["at_ms"] <= at_ms
+                    if row["scope"] == scope
+                    and row["at_ms"] <= at_ms
+                    and (scope == broker or row["at_ms"] >= run_ms)
                 ),
                 default=None,
             )
             for scope in scopes
         )
-        minimums.append((at_ms, next(int(value[1]) for value in latest if value is not None)))
+        minimums.append((at_ms, next((int(value[1]) for value in latest if value is not None), 1)))
     return minimums
 
 
