@@ -304,3 +304,16 @@ def test_a_label_has_what_the_step_needs(step: int, words: str) -> None:
     )
     assert label(at_ms, step) == words
     assert label(1_700_006_400_000, step) == "Nov 15"  # midnight
+
+
+@pytest.mark.parametrize(("limit_ms", "although"), [
+    (2_000, ", although 2 s is below the floor of 2.5 s and not known to be safe"),
+    (2_500, ""),
+])  # fmt: skip
+def test_keeping_a_limit_below_the_floor_says_so_in_the_first_sentence(
+    limit_ms: int, although: str
+) -> None:
+    rule = {"policy": "caught-up", "lag_max_messages": None, "lag_time_max_ms": limit_ms}
+    row = ADVICE | {"verdict": "keep", "floor_ms": 2_500} | rule
+    rules = f"replica.in.sync.policy=caught-up and replica.lag.time.max.ms={limit_ms}"
+    assert advice_sentences(row)[0] == f"Keep {rules}{although}: because."

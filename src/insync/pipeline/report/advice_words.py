@@ -33,7 +33,14 @@ def _headline(row: Row) -> str:
     if row["verdict"] == SET:
         return f"Set {_settings(row)}: {reason}."
     if row["verdict"] == KEEP:
-        return f"Keep {_settings(row)}: {reason}."
+        floor_ms, limit_ms = row.get("floor_ms"), row["lag_time_max_ms"]
+        although = ""
+        if floor_ms is not None and limit_ms < floor_ms:
+            although = (
+                f", although {duration(limit_ms)} is below the floor of {duration(floor_ms)} and "
+                "not known to be safe"
+            )
+        return f"Keep {_settings(row)}{although}: {reason}."
     return f"No advice: {reason}."
 
 
