@@ -342,6 +342,16 @@ def test_a_shrink_that_was_lost_with_its_leader_is_seen_when_the_next_epoch_begi
     assert (episode["ending"], episode["out_ms"]) == ("rejoined", 3_000)
 
 
+def test_a_leader_whose_clock_is_behind_makes_no_negative_time() -> None:
+    """The next leader's clock is an hour behind, and it lets the replica in."""
+    back = change(10_000, 2, "expand", leader_epoch=1)
+    record = PartitionRecord(
+        record_end_ms=3_700_000, changes=[change(3_610_000, 1, "shrink"), back]
+    )
+    (episode,) = episodes_of(record)
+    assert (episode["ending"], episode["out_ms"]) == ("rejoined", 0)
+
+
 # Moves.
 
 

@@ -61,6 +61,17 @@ def test_a_leader_that_records_rows_after_its_successor() -> None:
     assert counted([], [*ended, followed[1]]) == {}
 
 
+@pytest.mark.parametrize(("behind_ms", "rows"), [(3_600_000, 2), (1_001, 2), (1_000, 0)])
+def test_a_leader_whose_clock_is_behind(behind_ms: int, rows: int) -> None:
+    """A second is what leaders may differ by."""
+    began_ms = 4_000_000 - behind_ms
+    later = [append(began_ms + at, at, 3 + at, leader=4, leader_epoch=4) for at in (0, 1)]
+    problems = counted(
+        [], [append(4_000_000, 0, 1), *later, append(4_000_500, 0, 5, leader_epoch=5)]
+    )
+    assert problems.get("a leader's clock is behind", 0) == rows
+
+
 def test_sequence_numbers_of_a_recreated_topic() -> None:
     appends = [append(10, 0, 1), append(20, 1, 2), append(9_000, 0, 1), append(9_010, 1, 2)]
     assert counted([], appends)["a number given twice"] == 2

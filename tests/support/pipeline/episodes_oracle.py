@@ -480,7 +480,7 @@ class Partition:
             "unrecorded": None,
         }[episode["ending"]]
         start = began if left is None else left
-        out_ms = None if end is None or start is None else end - start
+        out_ms = None if end is None or start is None else max(0, end - start)
         changes = {
             (row["at_ms"], row["leader_epoch"])
             for row in self.tables["elections"]

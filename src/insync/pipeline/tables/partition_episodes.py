@@ -529,7 +529,8 @@ def _add_context(episode: Row, record: PartitionRecord, spans: Sequence[tuple[in
     under = (min(to_ms, end_ms) - max(from_ms, start_ms) for from_ms, to_ms in spans if is_known)
     return episode | {
         "end_ms": end_ms,
-        "out_ms": end_ms - start_ms if is_known else None,
+        # The clock of a later leader may be behind; `problems` says so.
+        "out_ms": max(0, end_ms - start_ms) if is_known else None,
         "leader_changes": len(changes),
         "under_min_isr_ms": sum(max(0, overlap_ms) for overlap_ms in under),
     }

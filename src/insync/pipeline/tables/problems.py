@@ -5,6 +5,8 @@
 | two leaders in one epoch | only those of the leader that was first are replayed                  |
 | two leaders at once      | an epoch goes on for longer than leaders take to hear of a successor: |
 |                          | rows after the successor's first are not replayed                     |
+| a leader's clock is      | an epoch begins by more than a second before an earlier one: times    |
+| behind                   | across the two are wrong, and no duration is below 0                  |
 | seen twice               | a row counts once                                                     |
 | a number given twice     | the topic was created again with its name, and no `assignments` say   |
 |                          | when: of rows with one number the first is replayed                   |
@@ -85,6 +87,7 @@ def _of_topics(tables: shards.Tables) -> pa.Table:
     kind = np.repeat([0, 1], [len(fetch_code), len(append_code)])
     rows_of["two leaders in one epoch"] = code[_of_a_second_leader(code, epoch, leader, time, seq)]
     rows_of["two leaders at once"] = code[_rows_after_superseded(code, epoch, time)]
+    rows_of["a leader's clock is behind"] = code[_of_late_clocks(code, epoch, time)]
     order = np.lexsort((kind, time, seq, leader, epoch, code))
     order = order[seq[order] != NO_SEQ]
     before, after = order[:-1], order[1:]
@@ -155,6 +158,24 @@ def _rows_after_superseded(code: Array, epoch: Array, time: Array) -> Array:
     is_late = np.zeros(len(order), np.bool_)
     of_epoch = np.cumsum(is_first) - 1
     is_late[order] = time[order] - SUPERSEDED_WITHIN_MS > followed_at[of_epoch]
+    return is_late
+
+
+def _of_late_clocks(code: Array, epoch: Array, time: Array) -> Array:
+    """Whether a row is of an epoch that begins before an earlier one did, and by long enough."""
+    order = np.lexsort((time, epoch, code))
+    is_first = _is_first(order, code, epoch)
+    epochs = order[is_first]
+    is_behind = np.zeros(len(epochs), np.bool_)
+    latest = 0
+    for at in range(1, len(epochs)):
+        if code[epochs[at]] != code[epochs[at - 1]]:
+            latest = at
+            continue
+        is_behind[at] = time[epochs[at]] + SUPERSEDED_WITHIN_MS < time[epochs[latest]]
+        latest = at if time[epochs[at]] > time[epochs[latest]] else latest
+    is_late = np.zeros(len(order), np.bool_)
+    is_late[order] = is_behind[np.cumsum(is_first) - 1]
     return is_late
 
 
