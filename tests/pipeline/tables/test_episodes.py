@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from insync.pipeline.tables.episodes import CAUSES, SCHEMA, episodes
 from insync.telemetry.schemas import REASSIGNMENT
 from support.pipeline.episodes_oracle import episodes as expected_episodes
-from support.pipeline.exported_tables import SILENT, STEP_MS, STEPS, fetch
+from support.pipeline.exported_tables import BASE, SILENT, STEP_MS, STEPS, fetch
 from support.pipeline.exported_tables import record as silent_follower
 from support.pipeline.random_tables import Tables, made_up
 from support.pipeline.spark_frames import as_frames
@@ -99,6 +99,26 @@ def test_a_broker_is_frozen_if_more_than_one_partition_shows_its_silence(
     """It stops fetching the first one for 12 s. If that is the only one, the record cannot tell."""
     (episode,) = episodes_of_tables(spark, tables)
     assert (episode["follower"], episode["cause"]) == (3, cause)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ending"),
+    [([1, 2], "moved-away"), ([], "topic-deleted"), ([1, 2, 3], "open")],
+)
+def test_a_removal_whose_earlier_assignment_is_missing_ends_an_episode(
+    spark: SparkSession, replicas: list[int], ending: str
+) -> None:
+    """The first assignment of the record does not list a replica that was seen before."""
+    tables = silent_follower()
+    shrink, _ = tables["isr"]
+    tables["isr"] = [shrink]
+    later = {"at_ms": shrink["at_ms"] + 500, "leader_epoch": 4 if not replicas else 5}
+    assigned = {"version": 9, "topic_id": "a", "adding": [], "removing": []}
+    tables["assignments"] = [BASE | later | assigned | {"replicas": replicas}]
+    (episode,) = episodes_of_tables(spark, tables)
+    assert (episode["follower"], episode["ending"]) == (3, ending)
+    assert ending == "open" or episode["out_ms"] == 500
+    same([episode], expected_episodes(tables))
 
 
 def test_no_tables_have_no_episodes(spark: SparkSession) -> None:

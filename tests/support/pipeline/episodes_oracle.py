@@ -148,6 +148,16 @@ class Partition:
                 if not after["replicas"]:
                     ending, epoch = "topic-deleted", LAST_EPOCH
                 moves[epoch] = {"at_ms": after["at_ms"], "ending": ending}
+        if self.assignments and follower not in self.assignments[0]["replicas"]:
+            first = self.assignments[0]
+            seen = [row["leader_epoch"] for row in self.isr if row["replica"] == follower]
+            seen += [
+                row["leader_epoch"] for row in self.tables["fetches"] if row["follower"] == follower
+            ]
+            if seen and not first["replicas"]:
+                moves[LAST_EPOCH] = {"at_ms": first["at_ms"], "ending": "topic-deleted"}
+            elif seen and min(seen) < first["leader_epoch"]:
+                moves[first["leader_epoch"]] = {"at_ms": first["at_ms"], "ending": "moved-away"}
         last = self.assignments[-1]["replicas"] if self.assignments else []
         if self.replaced_at_ms is not None and follower in last:
             moves[LAST_EPOCH] = {"at_ms": self.replaced_at_ms, "ending": "topic-deleted"}

@@ -83,6 +83,29 @@ def _replaced(rows: DataFrame) -> DataFrame:
     )
 
 
+def unlisted(assignments: DataFrame, known: DataFrame) -> DataFrame:
+    """Replicas that were seen before the first assignment of the record, and are not in it: the
+    row that listed them is older than the record, or lost. They were removed by then."""
+    first = F.min_by(F.struct("replicas", "leader_epoch", "at_ms"), F.struct(*_ORDER))
+    firsts = assignments.groupBy(*PARTITION).agg(first.alias("first"))
+    seen = known.groupBy(*PARTITION, "follower").agg(F.min("leader_epoch").alias("seen_epoch"))
+    is_deleted = F.size("first.replicas") == 0
+    is_unlisted = ~F.array_contains("first.replicas", F.col("follower"))
+    is_earlier = is_deleted | (F.col("seen_epoch") < F.col("first.leader_epoch"))
+    epoch = F.when(is_deleted, AFTER_ALL_EPOCHS).otherwise(F.col("first.leader_epoch"))
+    return (
+        seen.join(firsts, list(PARTITION))
+        .where(is_unlisted & is_earlier)
+        .select(
+            *PARTITION,
+            "follower",
+            epoch.alias("leader_epoch"),
+            F.col("first.at_ms").alias("at_ms"),
+            F.when(is_deleted, DELETED).otherwise(MOVED).alias("ending"),
+        )
+    )
+
+
 def added_replicas(assignments: DataFrame) -> DataFrame:
     """The replicas that a reassignment is adding where they are first assigned."""
     each = assignments.select(

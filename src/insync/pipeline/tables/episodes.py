@@ -99,6 +99,7 @@ from insync.pipeline.tables.assignments import (
     TOPIC_PARTITION,
     added_replicas,
     removals,
+    unlisted,
     with_creation,
 )
 from insync.pipeline.tables.intervals import meet, packed, unpacked
@@ -216,8 +217,12 @@ def episodes(  # noqa: PLR0917 - one for each table, in the order of their impor
     kinds = {}
     if assignments is not None:
         numbered = with_creation(assignments, assignments)
+        known = reduce(
+            DataFrame.unionByName,
+            (changes.select(*REPLICA, "leader_epoch"), fetches.select(*REPLICA, "leader_epoch")),
+        )
         kinds = {
-            _REMOVAL: removals(numbered),
+            _REMOVAL: removals(numbered).unionByName(unlisted(numbered, known)),
             _ADDED: added_replicas(numbered),
             _ASSIGNED: _first_assigned(numbered),
         }
