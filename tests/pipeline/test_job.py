@@ -47,6 +47,17 @@ def test_episodes_and_what_if_of_a_silent_follower(
         run(spark, job, {"episodes": {}})
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_damaged_file_is_named(spark: SparkSession, tmp_path: Path, *, is_cut: bool) -> None:
+    """In a line of ours, not in Spark's words."""
+    folder = write(tmp_path, record())
+    file = folder / "fetches" / "part-00000.parquet"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if is_cut else b"not parquet at all")
+    with pytest.raises(BadSource, match=r"fetches/part-00000.parquet is damaged, or no Parquet"):
+        read_tables(spark, str(folder), needed=["fetches"])
+
+
 @pytest.mark.long
 @pytest.mark.process
 def test_telemetry_is_parquet_whatever_the_results_are(spark: SparkSession, tmp_path: Path) -> None:

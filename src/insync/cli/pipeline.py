@@ -274,7 +274,7 @@ def _run(
     with _spark(spark_options) as (spark, say):
         done = work(spark, job, say)
         say("summarising")
-        summary = _summary(done, shows)
+        summary = _summary(done, shows, as_json=options.as_json)
     data: dict[str, Any] = {"out": job.out, "rows": done.rows, "notes": done.notes}
     data["summary"] = summary
     if done.findings is not None:
@@ -322,12 +322,12 @@ def _spark(options: SparkOptions) -> Iterator[tuple[SparkSession, Say]]:
             raise SparkFailed(in_a_line(error) + more) from None
 
 
-def _summary(done: Done, steps: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+def _summary(done: Done, steps: Iterable[str], *, as_json: bool) -> dict[str, list[dict[str, Any]]]:
     from insync.pipeline.tables.registry import STEPS  # noqa: PLC0415
 
     summaries = {name: STEPS[name].summary for name in steps if name in done.results}
     return {
-        name: summary.rows(done.results[name])
+        name: summary.rows(done.results[name], as_json=as_json)
         for name, summary in summaries.items()
         if summary is not None
     }

@@ -222,6 +222,7 @@ OK, ERROR, DIVERGING, CANCELLED = "ok", "error", "diverging", "cancelled"  # fet
 LEADER, CONTROLLER = "leader", "controller"  # isr.decided_by; "controller" is not the leader
 SHRINK, EXPAND = "shrink", "expand"  # isr.change
 MIN_ISR = "min.insync.replicas"  # configs.name
+INT32_MAX = 2**31 - 1
 RUN_BEGINS = "node.id"  # configs.name that a broker records once, when it starts
 BEGAN, PROPOSED = "began", "proposed"  # isr_events.event
 REFUSED, SUPERSEDED = "refused", "superseded"

@@ -159,6 +159,16 @@ def test_min_isr_is_each_topics_own_at_each_moment(
         assert under == under_ms
 
 
+def test_a_garbled_minimum_is_ignored() -> None:
+    """It failed in a worker."""
+    tables = two_topics_with_a_silent_follower()
+    garbled = tables["configs"][1] | {"at_ms": 3_500}
+    tables["configs"] += [garbled | {"value": value} for value in ("two", "", "9" * 12, "-1")]
+    grid = WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[1_000])
+    for results in (by_rules(tables, grid), by_kernel(tables, grid)):
+        assert dict(results)["strict", 0, 0][0]["under_min_isr_ms"] == 1_999
+
+
 @pytest.mark.parametrize(("started_ms", "under_ms"), [(-1, 1_999), (3_500, 499)])
 def test_a_topics_value_holds_until_its_leader_starts_again(started_ms: int, under_ms: int) -> None:
     """Then what does not differ from the broker's own value, 1, is not recorded again.

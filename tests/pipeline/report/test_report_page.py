@@ -317,3 +317,10 @@ def test_keeping_a_limit_below_the_floor_says_so_in_the_first_sentence(
     row = ADVICE | {"verdict": "keep", "floor_ms": 2_500} | rule
     rules = f"replica.in.sync.policy=caught-up and replica.lag.time.max.ms={limit_ms}"
     assert advice_sentences(row)[0] == f"Keep {rules}{although}: because."
+
+
+@pytest.mark.parametrize("to_ms", [10**13, 10**15, 2**62])
+def test_a_time_far_ahead_has_no_more_ticks_than_others(to_ms: int) -> None:
+    for count in (3, 12):
+        ticks = time_ticks(1_700_000_000_000, to_ms, count)
+        assert 1 <= len(ticks) <= count + 1

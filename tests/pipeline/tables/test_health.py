@@ -19,6 +19,7 @@ from insync.pipeline.report.points import (
 from insync.pipeline.tables.episodes import SCHEMA as EPISODES
 from insync.pipeline.tables.episodes import episodes
 from insync.pipeline.tables.health import SCHEMA, health
+from insync.pipeline.tables.registry import STEPS
 from insync.pipeline.tables.throttle import SCHEMA as SPANS
 from support.pipeline.episodes_oracle import episodes as expected_episodes
 from support.pipeline.exported_tables import BASE
@@ -120,7 +121,7 @@ def test_what_was_broken_before_the_record_began_is_not_ok(spark: SparkSession) 
     event = {"number": 0, "event": "began", "isr_before": [1, 2], "isr_after": [1, 2]}
     tables["isr_events"] = [began | event | {"late_ms": None, "seq": 0}]
     strict = {"at_ms": 1_000_000, "scope": "broker:1/topic:orders", "name": "min.insync.replicas"}
-    tables["configs"].append(strict | {"value": "3"})
+    tables["configs"] += [strict | {"value": value} for value in ("3", "three", "9" * 12)]
     frames = as_frames(spark, tables)
     names = ("isr", "fetches", "appends", "elections", "stalls", "configs", "assignments",
              "isr_events")  # fmt: skip
@@ -210,7 +211,11 @@ def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSessio
     topics = [line("topic", f"t{number:04d}", "warning", **facts) for number in range(999)]
     topics.append(line("topic", "z", "critical", **facts))
     brokers = [line("broker", str(number), "ok", **facts) for number in range(500)]
-    points = collect(Tables(health=spark.createDataFrame(topics + brokers, SCHEMA)))
+    lines = spark.createDataFrame(topics + brokers, SCHEMA)
+    summary = STEPS["health"].summary
+    assert summary is not None
+    assert (len(summary.rows(lines)), len(summary.rows(lines, as_json=True))) == (20, 1_500)
+    points = collect(Tables(health=lines))
     shown = [(row["level"], row["name"]) for row in points.health or []]
     assert shown == [
         ("topic", "z"),

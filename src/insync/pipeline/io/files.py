@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StructType
 
@@ -69,6 +71,21 @@ def read_if_there(spark: SparkSession, path: str) -> DataFrame | None:
         if error.getCondition() in _NOTHING_THERE:
             return None
         raise
+    except (PySparkException, Py4JError) as error:
+        raise _damaged(path) or error from None
+
+
+def _damaged(path: str) -> BadSource | None:
+    """Names the first file of a folder on this host whose footer cannot be read."""
+    import pyarrow as pa  # noqa: PLC0415 - only if Spark could not read it
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    for file in sorted(Path(path).rglob("*.parquet")):
+        try:
+            pq.read_metadata(file)
+        except (pa.ArrowException, OSError) as error:
+            return BadSource(f"{file} is damaged, or no Parquet: {error}")
+    return None
 
 
 def _checked(path: str, rows: DataFrame, schema: StructType, notes: list[str]) -> DataFrame:

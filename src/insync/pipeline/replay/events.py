@@ -28,6 +28,7 @@ from insync.pipeline.replay.state import (
     NONE,
     Array,
 )
+from insync.telemetry.replay.histories import is_int32
 from insync.telemetry.schemas import ISR, MIN_ISR, OK, REASSIGNMENT, RUN_BEGINS
 from insync.telemetry.tables import with_optional_columns
 
@@ -370,6 +371,8 @@ def _minimums(configs: pa.Table | None, topics: Array, default: int) -> Minimums
         for row in configs.filter(pc.is_in(configs["name"], value_set=names)).to_pylist():
             broker, _, topic = row["scope"].partition("/topic:")
             leader = int(broker.removeprefix("broker:"))
+            if row["name"] == MIN_ISR and not is_int32(row["value"]):
+                continue
             if row["name"] == MIN_ISR:
                 of_leader = settings.setdefault(leader, {})
                 of_leader.setdefault(topic, []).append((row["at_ms"], row["value"]))

@@ -21,8 +21,14 @@ COUNTS: Final = range(3, 13)  # as many as a phone has room for, and a wide scre
 
 
 def step_ms(span_ms: int, count: int) -> int:
-    """The smallest round step that divides a span into at most `count` pieces."""
-    return next((step for step in STEPS_MS if step * count >= span_ms), STEPS_MS[-1])
+    """The smallest round step that divides a span into at most `count` pieces.
+
+    A damaged record may have a time that is thousands of years ahead."""
+    longest = STEPS_MS[-1]
+    return next(
+        (step for step in STEPS_MS if step * count >= span_ms),
+        longest * -(-span_ms // (longest * count)),
+    )
 
 
 def time_ticks(from_ms: int, to_ms: int, count: int) -> list[tuple[int, str]]:
@@ -33,7 +39,10 @@ def time_ticks(from_ms: int, to_ms: int, count: int) -> list[tuple[int, str]]:
 
 def label(at_ms: int, step: int) -> str:
     """No more of a moment than the step needs; midnight is a date."""
-    at = datetime.fromtimestamp(at_ms // SECOND_MS, UTC)
+    try:
+        at = datetime.fromtimestamp(at_ms // SECOND_MS, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)
     if at_ms % DAY_MS == 0:
         return f"{at:%b %d}"
     if step >= MINUTE_MS:

@@ -246,7 +246,7 @@ def is_bad_throttle() -> Column:
 def _limit(configs: DataFrame) -> DataFrame:
     is_limit = F.col("name") == "replica.lag.time.max.ms"
     default = F.lit(InSyncSettings().replica_lag_time_max_ms)
-    lowest = F.min(F.when(is_limit, F.col("value").cast(LongType())))
+    lowest = F.min(F.when(is_limit, F.col("value").try_cast(LongType())))
     return configs.agg(F.coalesce(lowest, default).alias("limit_ms"))
 
 

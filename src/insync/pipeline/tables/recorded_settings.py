@@ -22,14 +22,15 @@ _SCOPED: Final = ("of_broker", "of_topic", "settings_of_broker", "settings_of_to
 def with_settings(rows: DataFrame, configs: DataFrame, *, valid_at_ms: Column) -> DataFrame:
     """The latest value set by then; a topic's overrides its broker's, within a run of the broker.
     Rows have a `leader`."""
-    of_names = configs.where(F.col("name").isin(*SETTINGS, RUN_BEGINS))
+    of_names = _readable(configs.where(F.col("name").isin(*SETTINGS, RUN_BEGINS)))
     with_values = _with_scopes(rows, of_names).withColumn("valid_at_ms", valid_at_ms)
     run_ms = F.coalesce(_latest("settings_of_broker", RUN_BEGINS)["at_ms"], F.lit(-(2**62)))
     with_values = with_values.withColumn("run_ms", run_ms)
     for name, (column, type_, default) in SETTINGS.items():
         own = _latest("settings_of_topic", name)
         own_value = F.when(own["at_ms"] >= F.col("run_ms"), own["value"])
-        value = F.coalesce(own_value, _latest("settings_of_broker", name)["value"]).cast(type_)
+        value = F.coalesce(own_value, _latest("settings_of_broker", name)["value"])
+        value = value.try_cast(type_)
         with_values = with_values.withColumn(column, F.coalesce(value, F.lit(default)))
     return with_values.drop(*_SCOPED, "valid_at_ms", "run_ms")
 
@@ -44,7 +45,7 @@ def split_at_changes(rows: DataFrame, configs: DataFrame, name: str) -> DataFram
     ]
     inside = F.filter(F.array_union(*times), lambda at_ms: (at_ms > from_ms) & (at_ms < to_ms))
     cuts = F.array_sort(F.concat(F.array(from_ms), inside))
-    of_names = configs.where(F.col("name").isin(name, RUN_BEGINS))
+    of_names = _readable(configs.where(F.col("name").isin(name, RUN_BEGINS)))
     scoped = _with_scopes(rows, of_names).withColumn("cuts", cuts)
     others = [column for column in rows.columns if column not in {"from_ms", "to_ms"}]
     parts = scoped.select(*others, to_ms.alias("end_ms"), "cuts", F.posexplode("cuts"))
@@ -53,6 +54,13 @@ def split_at_changes(rows: DataFrame, configs: DataFrame, name: str) -> DataFram
         F.col("col").alias("from_ms"),
         F.coalesce(F.get("cuts", F.col("pos") + 1), F.col("end_ms")).alias("to_ms"),
     )
+
+
+def _readable(configs: DataFrame) -> DataFrame:
+    """Without values that are no numbers, where a number is expected."""
+    numbers = [name for name, (_, type_, _) in SETTINGS.items() if type_ != "string"]
+    is_number = F.coalesce(F.col("value").try_cast("int") >= 0, F.lit(False))  # noqa: FBT003
+    return configs.where(~F.col("name").isin(*numbers) | is_number)
 
 
 def _with_scopes(rows: DataFrame, configs: DataFrame) -> DataFrame:

@@ -44,8 +44,9 @@ class Summary:
     then: tuple[str, ...]  # columns that order the rest, ascending
     where: str = "true"
     rows_max: int | None = 20
+    has_all_in_json: bool = False  # also what a terminal has no room for
 
-    def rows(self, table: DataFrame) -> list[dict[str, Any]]:
+    def rows(self, table: DataFrame, *, as_json: bool = False) -> list[dict[str, Any]]:
         first = (F.expr(each).desc_nulls_last() for each in self.first)
         columns = {name: name for name in (*self.columns, *self.details)} | {
             shown: name for name, shown in self.named.items()
@@ -54,7 +55,7 @@ class Summary:
         shown = shown.select(
             *(F.col(columns[name]).alias(name) for name in (*self.columns, *self.details))
         )
-        if self.rows_max is not None:
+        if self.rows_max is not None and not (as_json and self.has_all_in_json):
             shown = shown.limit(self.rows_max)
         return [row.asDict(recursive=True) for row in shown.collect()]
 
@@ -270,6 +271,7 @@ STEPS: Final[dict[str, Step]] = {
                 "under_min_isr_ms", "leader_changes", "stall_ms", "held_back_s", "bad_throttles",
             ),
             words="the worst first",
+            has_all_in_json=True,
             first=("status = 'critical'", "status = 'warning'", "out_ms"),
             then=("level", "name"),
         ),

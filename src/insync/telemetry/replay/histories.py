@@ -28,7 +28,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from insync.rules.values import NEVER_MS
-from insync.telemetry.schemas import MIN_ISR, OK, REASSIGNMENT, RUN_BEGINS
+from insync.telemetry.schemas import INT32_MAX, MIN_ISR, OK, REASSIGNMENT, RUN_BEGINS
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -124,8 +124,11 @@ def histories(tables: Mapping[str, Rows]) -> dict[tuple[str, int], History]:
     for row in tables.get("assignments", ()):
         assignments.setdefault((row["topic"], row["partition"]), []).append(row)
     stalls = sorted(tables.get("stalls", ()), key=lambda row: (row["at_ms"], row["stall_ms"]))
-    names = MIN_ISR, RUN_BEGINS
-    settings = [row for row in tables.get("configs", ()) if row["name"] in names]
+    settings = [
+        row
+        for row in tables.get("configs", ())
+        if row["name"] == RUN_BEGINS or (row["name"] == MIN_ISR and is_int32(row["value"]))
+    ]
     return {
         key: _history(
             events_by_partition[key],
@@ -165,6 +168,12 @@ def _minimums(settings: Rows, *, topic: str, leader: int) -> Minimums:
         )
         minimums.append((at_ms, next((int(value[1]) for value in latest if value is not None), 1)))
     return minimums
+
+
+def is_int32(text: str | None) -> bool:
+    """A damaged record may have any text as the value of a setting."""
+    is_number = text is not None and text.isascii() and text.isdecimal()
+    return is_number and int(text or 0) <= INT32_MAX
 
 
 def _events(row: Row, kind: int) -> list[Event]:
