@@ -17,6 +17,8 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from insync.pipeline.io import output
 from insync.pipeline.io.session import session
 from insync.pipeline.tables import episodes, health, incidents, throttle
+from insync.pipeline.tables.inbound import INBOUND
+from insync.pipeline.tables.plans import PLANS
 from insync.pipeline.tables.recommendation import RECOMMENDATION
 from insync.pipeline.tables.record import RECORD
 from insync.pipeline.tables.registry import STEPS
@@ -35,6 +37,8 @@ SCHEMAS = {
     "record": RECORD,
     "recommendation": RECOMMENDATION,
     "throttle": throttle.SCHEMA,
+    "inbound": INBOUND,
+    "plans": PLANS,
     "health": health.SCHEMA,
 }
 VALUES = {"string": "a", "int": 7, "bigint": 1 << 40, "boolean": True, "double": 0.5}

@@ -111,6 +111,10 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "insync pipeline throttle": """
         insync pipeline throttle --source /tmp/telemetry --out /tmp/analysis
         """,
+    "insync pipeline plans": """
+        insync pipeline plans --source /tmp/telemetry --out /tmp/analysis \\
+          --network 1Gbit --max-impact 30% --max-moves 10
+        """,
     "insync pipeline health": """
         insync pipeline health --source /tmp/telemetry --out /tmp/analysis
         """,

@@ -17,6 +17,7 @@ from insync.cli.pipeline_options import (
     JobOptions,
     MinRecord,
     Out,
+    PlanFlags,
     SparkOptions,
     ThrottleOptions,
     WhatIfOptions,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from insync.pipeline.job import Done, Job
 
 CHECK_EVERY_S = 0.2
+PLAN_FILES = ("plan.json", "rollback.json")
 
 app = typer.Typer(help="Analyse recorded telemetry on Spark.")
 
@@ -105,6 +107,16 @@ def what_if(
 def throttle(job: JobOptions, limits: ThrottleOptions, spark: SparkOptions) -> Answer:
     """Write each throttle's use, headroom and verdict, and move times, estimated and real."""
     return _make_tables(job, spark, {"throttle": limits.as_limits()})
+
+
+@app.command()
+@expand_options
+def plans(job: JobOptions, flags: PlanFlags, spark: SparkOptions) -> Answer:
+    """Write inbound rates by hour, and a plan that evens out brokers: moves, throttle, best hour.
+
+    DIR/plan.json and DIR/rollback.json are plans for insync reassign."""
+    steps = {"inbound": {}, "plans": flags.as_options()}
+    return _make_tables(job, spark, steps, with_plan=True)
 
 
 @app.command()
@@ -236,6 +248,7 @@ def _make_tables(
     optional: Iterable[str] = (),
     shows: Iterable[str] | None = None,
     with_report: bool = False,
+    with_plan: bool = False,
 ) -> Answer:
     """The tables, and before them the problems of the telemetry that they are made of.
 
@@ -244,15 +257,18 @@ def _make_tables(
     steps = {"problems": {}, **tables}
 
     def work(spark: SparkSession, job: Job, say: Say) -> Done:
-        from insync.pipeline.job import draw, run  # noqa: PLC0415
+        from insync.pipeline.job import draw, run, write_plan  # noqa: PLC0415
 
         done = run(spark, job, steps, optional=optional, say=say)
         if with_report:
             say("drawing the report")
             draw(spark, job, done)
+        if with_plan:
+            write_plan(spark, job, done)
         return done
 
-    writes = (*steps, *(["report.html"] if with_report else []))
+    files = [*(["report.html"] if with_report else []), *(PLAN_FILES if with_plan else ())]
+    writes = (*steps, *files)
     return _run(options, spark_options, work, writes, shows=steps if shows is None else shows)
 
 
@@ -281,6 +297,8 @@ def _run(
         data["source"] = done.findings.as_dict()
     if done.report is not None:
         data["report"] = done.report
+    if done.plan_files:
+        data["plan_files"] = done.plan_files
     view = "" if options.as_json else _view(job, done, summary)
     return Answer(data=data, view=view, as_json=options.as_json)
 
@@ -336,6 +354,7 @@ def _summary(done: Done, steps: Iterable[str], *, as_json: bool) -> dict[str, li
 def _view(job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]]) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - not needed for JSON
 
+    from insync.cli.plan_view import plan_view  # noqa: PLC0415
     from insync.cli.sheet import ResultTable, line  # noqa: PLC0415
     from insync.pipeline.tables.registry import STEPS  # noqa: PLC0415
 
@@ -343,6 +362,9 @@ def _view(job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]]) -> 
     for name, rows in summary.items():
         if name == "recommendation":
             parts += _advice(rows[0])
+            continue
+        if name == "plans":
+            parts += plan_view(rows[0], job.out)
             continue
         shown = STEPS[name].summary
         assert shown is not None, "it has rows"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from insync.cli.answer import Answer, JsonFlag, WrongUsage
-from insync.cli.quantities import seconds
+from insync.cli.quantities import fraction, network, seconds
 from insync.rules.refusals import BadSetting
 from insync.rules.settings import POLICY_NAMES
 
@@ -215,6 +215,68 @@ class ThrottleOptions:
         return only_set(
             network_bytes_per_s=self.network, replication_factor=self.replication_factor
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFlags:
+    """How much a plan may move, and what its throttle has to respect."""
+
+    max_moves: Annotated[
+        int | None,
+        typer.Option(
+            "--max-moves",
+            metavar="N",
+            min=1,
+            help="Partitions that a plan changes, at most.",
+            show_default="20",
+        ),
+    ] = None
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network",
+            metavar="1Gbit",
+            help="Network bandwidth of one broker.",
+            show_default="unknown, no upper bound of a safe throttle",
+        ),
+    ] = None
+    max_impact: Annotated[
+        str | None,
+        typer.Option(
+            "--max-impact",
+            metavar="30%",
+            help="Fraction of --network that the copies may take from clients.",
+            show_default="what KIP-73 calls safe",
+        ),
+    ] = None
+    finish_in: Annotated[
+        str | None,
+        typer.Option(
+            "--finish-in",
+            metavar="TIME",
+            help="Time in which the copies are to end, if a safe throttle allows it, for example "
+            "30m.",
+            show_default="1h",
+        ),
+    ] = None
+
+    def as_options(self) -> dict[str, Any]:
+        """The arguments of `PlanOptions` that the operator set."""
+        if self.max_impact is not None and self.network is None:
+            raise WrongUsage("--max-impact is a fraction of the network; give --network too")
+        try:
+            return only_set(
+                max_moves=self.max_moves,
+                network_bytes_per_s=_given(network, "--network", self.network),
+                max_impact=_given(fraction, "--max-impact", self.max_impact),
+                finish_in_s=_given(seconds, "--finish-in", self.finish_in),
+            )
+        except BadSetting as refusal:
+            raise WrongUsage(str(refusal)) from None
+
+
+def _given(parse: Callable[..., Any], flag: str, text: str | None) -> Any:
+    return None if text is None else parse(text, flag=flag)
 
 
 def only_set(**options: Any) -> dict[str, Any]:

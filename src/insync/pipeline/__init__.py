@@ -1,7 +1,7 @@
 """Recorded telemetry on Spark: tables of lag, episodes, what-if and throttles.
 
     from insync.pipeline import WhatIfGrid, episodes, health, lag, throttle
-    from insync.pipeline import recommendation, record, what_if
+    from insync.pipeline import inbound, plans, recommendation, record, what_if
 
 Each function takes DataFrames of the caller's session and returns one, whose schema is a constant.
 Those that end in `_exported` take the folder of `insync telemetry export` and read it much faster.
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from insync.pipeline.scenarios import WhatIfGrid
     from insync.pipeline.tables.episodes import episodes
     from insync.pipeline.tables.health import health
+    from insync.pipeline.tables.inbound import inbound
     from insync.pipeline.tables.incidents import incidents
     from insync.pipeline.tables.lag import lag, lag_exported
+    from insync.pipeline.tables.plans import plans
     from insync.pipeline.tables.problems import problems, problems_exported
     from insync.pipeline.tables.recommendation import recommendation
     from insync.pipeline.tables.record import record, record_exported
@@ -37,9 +39,11 @@ _MODULES = {
     "WhatIfGrid": "scenarios",
     "episodes": "tables.episodes",
     "health": "tables.health",
+    "inbound": "tables.inbound",
     "incidents": "tables.incidents",
     "lag": "tables.lag",
     "lag_exported": "tables.lag",
+    "plans": "tables.plans",
     "problems": "tables.problems",
     "problems_exported": "tables.problems",
     "recommendation": "tables.recommendation",
@@ -55,9 +59,11 @@ __all__ = [
     "WhatIfGrid",
     "episodes",
     "health",
+    "inbound",
     "incidents",
     "lag",
     "lag_exported",
+    "plans",
     "problems",
     "problems_exported",
     "recommendation",

@@ -48,6 +48,7 @@ class Done:
     findings: Findings | None = None
     seconds: DataFrame | None = None  # the telemetry table `throttle`, where it was recorded
     report: str | None = None
+    plan_files: list[str] = field(default_factory=list)
 
 
 def is_bootstrap(source: str) -> bool:
@@ -114,6 +115,19 @@ def draw(spark: SparkSession, job: Job, done: Done) -> None:
     tables = Tables(**made, seconds=done.seconds)
     output.write_text(spark, path, report(tables), may_overwrite=job.may_overwrite)
     done.report = path
+
+
+def write_plan(spark: SparkSession, job: Job, done: Done) -> None:
+    """The plan and its rollback, in the JSON of kafka-reassign-partitions, beside the tables.
+
+    Both are written also where nothing is to be moved: an earlier plan must not stay there.
+    """
+    row = done.results["plans"].first()
+    assert row is not None, "it has one row"
+    for name in ("plan", "rollback"):
+        path = f"{job.out}/{name}.json"
+        output.write_text(spark, path, f"{row[name]}\n", may_overwrite=job.may_overwrite)
+        done.plan_files.append(path)
 
 
 def check(job: Job, names: Iterable[str]) -> None:

@@ -26,6 +26,7 @@ Where a sentence of the documents lives:
 | throttle lists of a plan, MoveRatio                           | `move_plan`                      |
 | what a throttle sets, and a throttle that ends by itself      | `throttle_settings`,             |
 |                                                               | `throttle_lease`                 |
+| balanced plans: of replicas; of bytes in and leaders          | `balance`, `load_balance`        |
 | MoveTime, `IN < T < N - IN/R`, response size, stuck           | `move_estimates`                 |
 | settings and which combinations are refused                   | `settings`                       |
 | what is refused, and how it is said                           | `refusals`                       |

@@ -138,6 +138,20 @@ def _throttle(inputs: Inputs, options: Options) -> DataFrame:
     return throttle(inputs.telemetry["throttle"], **options)
 
 
+def _inbound(inputs: Inputs, _: Options) -> DataFrame:
+    from insync.pipeline.tables.inbound import inbound  # noqa: PLC0415
+
+    return inbound(**inputs.recorded("fetches", "appends"))
+
+
+def _plans(inputs: Inputs, options: Options) -> DataFrame:
+    from insync.pipeline.tables.balance_plan import PlanOptions  # noqa: PLC0415
+    from insync.pipeline.tables.plans import plans  # noqa: PLC0415
+
+    names = ("fetches", "appends", "assignments", "isr", "configs")
+    return plans(**inputs.recorded(*names), options=PlanOptions(**options))
+
+
 def _health(inputs: Inputs, _: Options) -> DataFrame:
     from insync.pipeline.tables.health import health  # noqa: PLC0415
 
@@ -259,6 +273,35 @@ STEPS: Final[dict[str, Step]] = {
                 "held_back_s",
             ),
             then=("broker", "side", "began_at_ms"),
+        ),
+    ),
+    "inbound": Step(
+        make=_inbound,
+        needs=("fetches", "appends"),
+        summary=Summary(
+            columns=(
+                "level", "name", "hour", "inbound_bytes_per_s", "inbound_max_bytes_per_s", "days",
+                "covered_ms", "bytes",
+            ),
+            words="the busiest first; hours are of UTC, max is that of the busiest day",
+            first=("level = 'broker'", "inbound_max_bytes_per_s"),
+            then=("level", "name", "hour"),
+        ),
+    ),
+    "plans": Step(
+        make=_plans,
+        needs=("fetches", "appends", "assignments"),
+        summary=Summary(
+            columns=(
+                "verdict", "reason", "statements", "move_ratio", "move_time_ms",
+                "per_broker_time_ms", "throttle_bytes_per_s", "throttle_min_bytes_per_s",
+                "throttle_max_bytes_per_s", "best_hour", "partitions_to_move",
+                "partitions_to_reorder", "partitions_total", "bytes_to_move",
+                "log_bytes_per_broker", "covered_ms", "moves", "hours", "brokers", "plan",
+                "rollback",
+            ),
+            words="what to move, with which throttle and when, or why nothing",
+            then=("verdict",),
         ),
     ),
     "health": Step(
