@@ -20,7 +20,12 @@ from slices import (  # noqa: F401 - pytest finds its hooks here
     pytest_terminal_summary,
     pytest_testnodedown,
 )
-from support.spark_session import pytest_runtest_makereport, spark  # noqa: F401 - likewise
+from support.spark_session import (  # noqa: F401 - likewise
+    pytest_generate_tests,
+    pytest_runtest_makereport,
+    spark,
+    spark_on_java,
+)
 
 if TYPE_CHECKING:
     from insync.testing.cluster import Cluster

@@ -1,11 +1,15 @@
-"""The Spark session that tests share, and what to show of it when one of them fails."""
+"""The Spark session that tests share, and what to show of it when one of them fails.
+
+Tests of tables, and of what they are written with, run twice: on this session, and on the local
+engine in its place.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
@@ -15,10 +19,31 @@ if TYPE_CHECKING:
 LOG_LINES: Final = 60
 FOLDER: Final = pytest.StashKey[Path]()
 JAVA_ERROR: Final = "java_error.log"
+ENGINES: Final = ("spark", "local")
+_TESTS: Final = Path(__file__).parents[1] / "pipeline"
+ON_BOTH: Final = (_TESTS / "local", _TESTS / "tables")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "spark" in metafunc.fixturenames and metafunc.definition.path.parent in ON_BOTH:
+        metafunc.parametrize("spark", ENGINES, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def spark(
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The shared session, or the local engine where a test runs on both."""
+    if getattr(request, "param", ENGINES[0]) == ENGINES[0]:
+        yield request.getfixturevalue("spark_on_java")
+        return
+    from insync.pipeline.local.session import local_session  # noqa: PLC0415 - few tests need it
+
+    os.environ.pop("NUMBA_DISABLE_JIT", None)
+    with local_session() as session:
+        yield cast("SparkSession", session)
+
+
+@pytest.fixture(scope="session")
+def spark_on_java(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
     """One local session for all tests that bear the mark `spark`, started as commands start it."""

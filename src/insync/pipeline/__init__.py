@@ -10,7 +10,8 @@ Those that end in `_exported` take the folder of `insync telemetry export` and r
 Folders, from the top: `job.py` and `stream.py` run the tables from a source to files, `report/`
 draws the page, `tables/` has one module per table, `replay/` is the compiled what-if and lag,
 whose slow definition is `insync.telemetry.replay.what_if`, `scenarios.py` the scenarios of a
-what-if, `io/` reads and writes, `words.py` writes numbers as people read them.
+what-if, `io/` reads and writes and chooses the engine, `local/` executes the tables without Spark,
+`words.py` writes numbers as people read them.
 """
 
 from __future__ import annotations

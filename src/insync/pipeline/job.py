@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its common name
 
 from insync.client.admin_connections import BadAddress, parse_bootstrap
 from insync.pipeline.io import output
@@ -19,6 +18,7 @@ from insync.pipeline.io.block_tables import Findings, decoded, findings
 from insync.pipeline.io.files import BadSource, Tables, read_tables
 from insync.pipeline.io.source import BOOTSTRAP, TelemetrySource
 from insync.pipeline.io.telemetry_schemas import TELEMETRY
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.tables.registry import STEPS, Inputs, Options
 
 RAW: Final = "telemetry"

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegerType, LongType, StructType
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from insync.pipeline.io.telemetry_schemas import TELEMETRY
+from insync.pipeline.local.dispatch import F
+from insync.pipeline.local.session import as_local
 from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import TABLES
 
@@ -51,9 +54,7 @@ def read_tables(spark: SparkSession, folder: str, *, needed: Iterable[str]) -> T
         missing = [each for each in TABLES[name].optional if each not in rows.columns]
         if missing:
             tables.notes.append(f"{folder}/{name}: no column {', '.join(missing)}: unknown")
-            # Spark looked at one file; others may be of this version and have them.
-            wide = [*rows.schema, *(schema[each] for each in missing)]
-            rows = spark.read.schema(StructType(wide)).parquet(path)
+            rows = _read_with(spark, path, rows, [schema[each] for each in missing])
         tables.frames[name] = _checked(f"{folder}/{name}", rows, schema, tables.notes)
     for name in needed:
         if name not in tables.frames:
@@ -65,6 +66,9 @@ def read_tables(spark: SparkSession, folder: str, *, needed: Iterable[str]) -> T
 
 def read_if_there(spark: SparkSession, path: str) -> DataFrame | None:
     """None if the folder does not exist or is empty."""
+    if (session := as_local(spark)) is not None:
+        files = parquet_files(Path(path))
+        return cast("DataFrame", session.read_parquet(files)) if files else None
     try:
         return spark.read.parquet(path)
     except AnalysisException as error:
@@ -86,6 +90,27 @@ def _damaged(path: str) -> BadSource | None:
         except (pa.ArrowException, OSError) as error:
             return BadSource(f"{file} is damaged, or no Parquet: {error}")
     return None
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Those that Spark would read: names that begin with a dot or an underscore are not tables."""
+
+    def is_hidden(path: Path) -> bool:
+        return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not is_hidden(path)]
+
+
+def _read_with(
+    spark: SparkSession, path: str, rows: DataFrame, missing: list[StructField]
+) -> DataFrame:
+    """With columns that are missing."""
+    if as_local(spark) is not None:
+        for each in missing:
+            rows = rows.withColumn(each.name, F.lit(None).cast(each.dataType))
+        return rows
+    # Spark looked at one file; others may be of this version and have them.
+    return spark.read.schema(StructType([*rows.schema, *missing])).parquet(path)
 
 
 def _checked(path: str, rows: DataFrame, schema: StructType, notes: list[str]) -> DataFrame:

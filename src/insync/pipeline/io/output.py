@@ -5,17 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from insync.pipeline.local.frames import as_local as as_local_frame
+from insync.pipeline.local.session import as_local
 from insync.rules.refusals import Refusal
 
 PARQUET: Final = "parquet"
 FORMATS: Final = (PARQUET, "delta")
 COMPRESSION: Final = "zstd"
+FILE: Final = "part-00000.parquet"  # of a table that the local engine writes
 LINE_MAX: Final = 300
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _OUR_WORDS: Final = re.compile(r"^\s*(?:\w+: )?insync\.[\w.]+: (.+)$", re.MULTILINE)
@@ -51,6 +57,9 @@ def _exists(path: str) -> BadOutput:
 
 
 def write(rows: DataFrame, path: str, *, form: str = PARQUET, may_overwrite: bool = False) -> None:
+    if (frame := as_local_frame(rows)) is not None:
+        _write_here(frame.to_arrow(), Path(path), may_overwrite=may_overwrite)
+        return
     try:
         writer = rows.write.format(form).option("compression", COMPRESSION)
         writer.mode("overwrite" if may_overwrite else "error").save(path)
@@ -65,6 +74,22 @@ def write(rows: DataFrame, path: str, *, form: str = PARQUET, may_overwrite: boo
                 "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension"
             ) from None
         raise
+
+
+def _write_here(rows: pa.Table, folder: Path, *, may_overwrite: bool) -> None:
+    """One file, complete or not there."""
+    if folder.exists() and not may_overwrite:
+        raise _exists(str(folder))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".insync-", dir=folder.parent) as temporary:
+            pq.write_table(rows, Path(temporary, FILE), compression=COMPRESSION)
+            if folder.exists():
+                folder.rename(Path(temporary, "former"))
+            folder.mkdir()
+            Path(temporary, FILE).rename(folder / FILE)
+    except OSError as error:
+        raise BadOutput(f"cannot write {folder}: {error.strerror or error}") from None
 
 
 def _has_condition(error: AnalysisException | Py4JError, condition: str) -> bool:
@@ -100,6 +125,8 @@ def write_text(spark: SparkSession, path: str, text: str, *, may_overwrite: bool
 
 
 def written(spark: SparkSession, path: str, *, form: str = PARQUET) -> DataFrame:
+    if (session := as_local(spark)) is not None:
+        return cast("DataFrame", session.read_parquet([Path(path, FILE)]))
     return spark.read.format(form).load(path)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, reduce
+from functools import cache
 from heapq import heapreplace
 from itertools import chain
 from pathlib import Path
@@ -21,11 +21,11 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its common name
 from pyspark.sql.types import StructType
 
 from insync.pipeline.io import parquet_reader
 from insync.pipeline.io.columns import BadTables, check_columns
+from insync.pipeline.local.dispatch import F, union_all
 from insync.telemetry.schemas import TABLES, Type
 from insync.telemetry.tables import arrow_schema
 
@@ -76,7 +76,7 @@ def from_tables(
             shard = F.pmod(F.hash("topic", "partition"), F.lit(count)).alias("shard")
             placed = frame.select(F.lit(name).alias("table"), *own, shard)
         parts.append(placed)
-    together = reduce(DataFrame.unionByName, parts).repartition(count, "shard")
+    together = union_all(parts).repartition(count, "shard")
     return together.mapInArrow(_OfRows(columns, work), schema)
 
 

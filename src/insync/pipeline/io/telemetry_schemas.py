@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its common name
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -19,6 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from insync.pipeline.local.dispatch import F
 from insync.telemetry.schemas import TABLES, Table, Type
 
 _TYPES: Final[dict[Type, DataType]] = {

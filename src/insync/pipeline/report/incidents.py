@@ -7,10 +7,9 @@ from collections import defaultdict
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import Window as W  # noqa: N817
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from insync.pipeline.local.dispatch import F, W
 from insync.pipeline.tables.episodes import OPEN
 from insync.pipeline.tables.incidents import with_broker_and_times
 
@@ -21,10 +20,10 @@ EPISODES_PER_INCIDENT: Final = 50
 _SHOWN: Final = StructType(
     [
         StructField("incident", IntegerType()),
-        StructField("broker", IntegerType()),
-        StructField("cause", StringType()),
-        StructField("began_at_ms", LongType()),
-        StructField("ended_at_ms", LongType()),
+        StructField("of_broker", IntegerType()),
+        StructField("of_cause", StringType()),
+        StructField("first_ms", LongType()),
+        StructField("last_ms", LongType()),  # null while it is open
     ]
 )
 _EPISODE: Final = (
@@ -72,16 +71,17 @@ def collect_incidents(incidents: DataFrame, episodes: DataFrame) -> list[Row]:
 
 def _members(rows: list[Row], episodes: DataFrame) -> DataFrame:
     """The episodes of these incidents."""
-    keys = [(at, *(row[name] for name in _SHOWN.names[1:])) for at, row in enumerate(rows)]
-    shown = episodes.sparkSession.createDataFrame(keys, _SHOWN).alias("shown")
+    key = ("broker", "cause", "began_at_ms", "ended_at_ms")
+    keys = [(at, *(row[name] for name in key)) for at, row in enumerate(rows)]
+    shown = episodes.sparkSession.createDataFrame(keys, _SHOWN)
     is_member = (
-        (F.col("episode.broker") == F.col("shown.broker"))
-        & (F.col("episode.cause") == F.col("shown.cause"))
-        & (F.col("from_ms") >= F.col("shown.began_at_ms"))
-        & (F.coalesce(F.col("from_ms") <= F.col("ended_at_ms"), F.lit(True)))  # noqa: FBT003
+        (F.col("broker") == F.col("of_broker"))
+        & (F.col("cause") == F.col("of_cause"))
+        & (F.col("from_ms") >= F.col("first_ms"))
+        & (F.coalesce(F.col("from_ms") <= F.col("last_ms"), F.lit(True)))  # noqa: FBT003
     )
-    named = episodes.transform(with_broker_and_times).alias("episode")
-    return named.join(F.broadcast(shown), is_member).select("incident", "episode.*")
+    named = episodes.transform(with_broker_and_times)
+    return named.join(F.broadcast(shown), is_member).drop(*_SHOWN.names[1:])
 
 
 def _longest(members: DataFrame) -> DataFrame:

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.report.incidents import collect_incidents
 from insync.pipeline.tables.episodes import CAUSES, OPEN
 from insync.pipeline.tables.health import BROKER, CRITICAL, TOPIC, WARNING, is_bad_throttle

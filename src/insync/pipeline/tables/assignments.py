@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as W  # noqa: N817
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType
 
+from insync.pipeline.local.dispatch import F, W
 from insync.pipeline.tables.partition_episodes import CANCELLED, DELETED, MOVED
 
 TOPIC_PARTITION: Final = ("topic", "partition")

@@ -74,7 +74,6 @@ tested without Java. Tables of brokers (stalls, throttles) are joined before and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import reduce
 from itertools import pairwise
 from typing import Any, Final
 
@@ -82,7 +81,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     BooleanType,
     IntegerType,
@@ -93,6 +91,7 @@ from pyspark.sql.types import (
 )
 
 from insync.pipeline.io.telemetry_schemas import with_optional_columns
+from insync.pipeline.local.dispatch import F, union_all
 from insync.pipeline.tables import partition_episodes as core
 from insync.pipeline.tables.assignments import (
     PARTITION,
@@ -217,9 +216,8 @@ def episodes(  # noqa: PLR0917 - one for each table, in the order of their impor
     kinds = {}
     if assignments is not None:
         numbered = with_creation(assignments, assignments)
-        known = reduce(
-            DataFrame.unionByName,
-            (changes.select(*REPLICA, "leader_epoch"), fetches.select(*REPLICA, "leader_epoch")),
+        known = changes.select(*REPLICA, "leader_epoch").unionByName(
+            fetches.select(*REPLICA, "leader_epoch")
         )
         kinds = {
             _REMOVAL: removals(numbered).unionByName(unlisted(numbered, known)),
@@ -334,7 +332,7 @@ def _activity(fetches: DataFrame, appends: DataFrame) -> DataFrame:
         )
     ]
     return (
-        reduce(DataFrame.unionByName, spans)
+        union_all(spans)
         .groupBy("broker", "row_from_ms", "row_to_ms")
         .agg(
             F.min("partition").alias("first_partition"), F.max("partition").alias("last_partition")

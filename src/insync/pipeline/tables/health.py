@@ -21,9 +21,9 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.tables.assignments import PARTITION, TOPIC_PARTITION, with_creation
 from insync.pipeline.tables.episodes import OPEN, leader_changes
 from insync.pipeline.tables.min_isr import spans_below_min_isr, union_ms

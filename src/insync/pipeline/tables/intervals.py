@@ -7,10 +7,12 @@ every question would double with each.
 from __future__ import annotations
 
 from functools import reduce
+from operator import and_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+
+from insync.pipeline.local.dispatch import F
 
 BUCKET_MS: Final = 60_000
 
@@ -47,7 +49,7 @@ def meet(
     same = [F.col(name) == F.col(f"row_{name}") for name in (*key, "bucket")]
     here = F.col("bucket") == F.greatest(_bucket(from_ms), first_of_rows)
     overlap = (F.col("row_from_ms") <= to_ms) & (F.col("row_to_ms") >= from_ms)
-    matches = reduce(Column.__and__, [*same, here, overlap])
+    matches = reduce(and_, [*same, here, overlap])
     return in_buckets.join(also, matches, "left")
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as W  # noqa: N817
-from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.local.dispatch import F, W, union_all
 from insync.pipeline.tables.assignments import PARTITION, deleted_at_ms, with_creation
 from insync.pipeline.tables.episodes import record_end
 from insync.pipeline.tables.recorded_settings import split_at_changes, with_settings
@@ -75,7 +73,7 @@ def union_ms(spans: DataFrame, *key: str) -> DataFrame:
 
 def _first_events(isr: DataFrame, fetches: DataFrame, appends: DataFrame) -> DataFrame:
     events = [table.select(*PARTITION, "at_ms") for table in (isr, fetches, appends)]
-    together = reduce(DataFrame.unionByName, events)
+    together = union_all(events)
     return together.groupBy(*PARTITION).agg(F.min("at_ms").alias("first_ms"))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its common name
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -19,6 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.tables.advice import (
     MIN_RECORD_MS,
     Advice,

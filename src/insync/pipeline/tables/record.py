@@ -26,8 +26,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import Window as W  # noqa: N817
-from pyspark.sql import functions as F  # noqa: N812 - its common name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BooleanType,
@@ -39,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from insync.pipeline.io import shards
+from insync.pipeline.local.dispatch import F, W
 from insync.pipeline.replay import events
 from insync.pipeline.replay.assignments import ASSIGNMENT_COLUMNS, by_creation
 from insync.pipeline.replay.ordering import NO_SEQ

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.local.dispatch import F
 from insync.rules.settings import InSyncSettings
 from insync.telemetry.schemas import MIN_ISR, RUN_BEGINS
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its common name
+
+from insync.pipeline.local.dispatch import F
 
 _EXPORTED_FILE: Final = re.compile(r"part-\d{5}\.parquet")
 
@@ -268,8 +269,8 @@ STEPS: Final[dict[str, Step]] = {
             ),
             words="stuck and unfinishable first, then the longest held back",
             first=(
-                "progress <=> 'stuck'",
-                "verdict <=> 'cannot-finish' AND NOT progress <=> 'done'",
+                "coalesce(progress = 'stuck', false)",
+                "coalesce(verdict = 'cannot-finish', false) AND coalesce(progress <> 'done', true)",
                 "held_back_s",
             ),
             then=("broker", "side", "began_at_ms"),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.scenarios import LIMIT_MAX, WhatIfGrid
 from insync.pipeline.tables.advice import Recorded, Running, floor_ms, readable_limit_ms
 from insync.rules.settings import POLICY_NAMES

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.words import LONG, MINUTE_S, SECOND_MS
 
 

@@ -43,8 +43,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as W  # noqa: N817 - it is in every line
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     BooleanType,
     DoubleType,
@@ -55,6 +53,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from insync.pipeline.local.dispatch import F, W
 from insync.pipeline.tables.move_differences import explained
 from insync.rules.move_estimates import (
     LagSample,

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its common name
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from insync.pipeline.io import shards
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.replay import events
 from insync.pipeline.replay.assignments import by_creation
 from insync.pipeline.replay.driver import Replayed, parameters, replay
@@ -60,9 +60,11 @@ def what_if_exported(
 
 
 def _summed_levels(verdicts: DataFrame, grid: WhatIfGrid) -> DataFrame:
-    """In SQL: an expression built in Python costs several calls into the JVM per term, and Spark
-    analyses all columns again for each one that is added."""
-    added = [F.expr(f"{'max' if n in PEAKS else 'sum'}({n}) AS {n}") for n in COUNTS]
+    """In SQL that both engines execute: an expression built in Python costs several calls into the
+    JVM per term, and Spark analyses all columns again for each one that is added."""
+    added = [
+        F.expr(f"CAST({'max' if n in PEAKS else 'sum'}({n}) AS BIGINT) AS {n}") for n in COUNTS
+    ]
     in_order = F.expr("array_sort(flatten(collect_list(detection_ms))) AS detection_ms")
     made = {
         "detection_ms_p50": _nearest_rank(50),
@@ -74,8 +76,8 @@ def _summed_levels(verdicts: DataFrame, grid: WhatIfGrid) -> DataFrame:
 
 
 def _nearest_rank(percent: int) -> str:
-    rank = f"(size(detection_ms) * {percent} + 99) div 100"
-    return f"try_element_at(detection_ms, nullif(int({rank}), 0))"
+    rank = f"CAST(floor((size(detection_ms) * {percent} + 99) / 100) AS INT)"
+    return f"try_element_at(detection_ms, nullif({rank}, 0))"
 
 
 class Replay:
