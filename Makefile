@@ -34,7 +34,7 @@ demo: $(READY)  ## the documents' examples, real brokers with real faults, their
 	@echo "Why it matters: the recorded telemetry answers it before a setting is changed."
 	@echo "It runs on Spark, which needs Java 17. For root, make installs a missing Java."
 	@tests/prepare java
-	@$(BIN)/insync pipeline report --source $(DEMO)/telemetry --out $(DEMO)/analysis \
+	@$(BIN)/insync pipeline report --engine spark --source $(DEMO)/telemetry --out $(DEMO)/analysis \
 	  --lag-time-max-ms 500,1000,1500,3000,10000 --lag-max-messages 100 --bucket-ms 1000 \
 	  --min-record 10s
 	@echo

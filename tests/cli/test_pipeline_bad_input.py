@@ -43,14 +43,15 @@ def exported(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "exported"))
 
 
-@pytest.fixture
+@pytest.fixture(params=["spark", "local"])
 def pipeline(
+    request: pytest.FixtureRequest,
     spark: SparkSession,
     exported: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., tuple[int, str, str]]:
-    """The command, in the session that all tests share."""
+    """The command, in the session that all tests share and without any."""
 
     @contextmanager
     def shared(**_: object) -> Iterator[SparkSession]:
@@ -60,8 +61,8 @@ def pipeline(
 
     def run(*command: str) -> tuple[int, str, str]:
         out = exported.parent / "out"
-        options = ("--source", str(exported), "--out", str(out), "--json")
-        code = main(["pipeline", *command, *options])
+        options = ["--source", str(exported), "--out", str(out), "--json"]
+        code = main(["pipeline", *command, *options, "--engine", request.param])
         printed = capsys.readouterr()
         return code, printed.out, printed.err.replace(str(exported.parent), "")
 
@@ -71,6 +72,10 @@ def pipeline(
 def replaced(rows: pa.Table, name: str, values: list[Any]) -> pa.Table:
     field = rows.schema.field(name)
     return rows.set_column(rows.column_names.index(name), field, pa.array(values, field.type))
+
+
+def as_texts(rows: pa.Table, name: str) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.string()))
 
 
 def edited(table: str, change: Callable[[pa.Table], pa.Table], *, files: str = "*") -> Harm:
@@ -122,6 +127,12 @@ FETCHES, APPENDS, ISR, STALLS = (
             edited("isr", lambda rows: rows.drop_columns(["reason"])),
             "/exported/isr lacks the column reason",
             id="a column is missing where none is needed",
+        ),
+        pytest.param(
+            LAG,
+            edited("appends", lambda rows: as_texts(rows, "seq")),
+            "/exported/appends: column seq is string; it must be bigint",
+            id="a column has another type",
         ),
         pytest.param(
             LAG, edited("fetches", nothing), "table fetches of /exported is empty", id="no fetches"

@@ -17,7 +17,7 @@ from insync.pipeline.tables.advice import Recorded
 from insync.pipeline.tables.running import grid_of
 from insync.telemetry.schemas import TABLES
 from insync.testing.cluster import Cluster
-from support.pipeline.exported_tables import SILENT, STEP_MS, record
+from support.pipeline.exported_tables import SILENT, STEP_MS, record, write
 from support.pipeline.spark_frames import as_frames
 from support.pipeline.telemetry_topic import SETTINGS, Row, Topic
 
@@ -122,12 +122,15 @@ def test_a_broker_and_its_export_give_the_same_results(
     for policy in ("messages", "lag-begin", "caught-up", "true-lag", "pending-reads"):
         assert sum(line.startswith(policy) for line in lines) == 10
 
-    of_export = ("--source", exported, "--out", alone, "--json")
+    of_export = ("--source", exported, "--out", alone, "--json", "--overwrite")
     summary: dict[str, list[dict[str, Any]]] = {}
-    for name in ("lag", "throttle", "what-if"):
-        summary |= json.loads(insync("pipeline", name, *of_export, "--overwrite"))["summary"]
-    daily = json.loads(insync("pipeline", "health", *of_export, "--overwrite"))
-    summary |= daily["summary"]
+    for name, engine in (
+        ("lag", "local"), ("throttle", "spark"), ("what-if", "local"), ("health", "spark"),
+    ):  # fmt: skip
+        flags = ("--engine", "spark") if engine == "spark" else ()
+        answer = json.loads(insync("pipeline", name, *of_export, *flags))
+        assert answer["engine"]["name"] == engine
+        summary |= answer["summary"]
     for name in summary:
         assert rows(from_export / name) == rows(alone / name), name
         assert len(rows(from_export / name)) >= len(summary[name]) > 0
@@ -184,6 +187,21 @@ def test_advice_from_a_short_record_has_to_be_asked_for_and_says_so(
     assert "This is advice from 19.9 s, not from a day (24 h)" in page
     assert "The floor is 3 s: healthy followers were silent for up to 100 ms" in page
     assert main([*map(str, command), "--min-record", "soon"]) == 2
+
+
+def test_a_command_says_which_engine_it_took_and_why(
+    insync: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Java, as far as the command can see."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    source = write(tmp_path / "exported", recorded())
+    command = ["pipeline", "throttle", "--source", source, "--overwrite", "--out", tmp_path / "out"]
+    rows = sum(map(len, recorded().values()))
+    page = insync(*command)
+    assert f"engine  local: {rows} rows; Spark takes records of more than 10,000,000" in page
+    assert "engine  spark: --engine spark" in insync(*command, "--engine", "spark")
+    assert main([*map(str, command), "--engine", "local", "--master", "local[1]"]) == 1
+    assert main([*map(str, command), "--engine", "slow"]) == 2
 
 
 def test_the_grid_has_the_callers_limits_and_those_that_advice_needs(spark: SparkSession) -> None:

@@ -1,4 +1,5 @@
-"""`insync pipeline`: recorded telemetry as tables, on this machine's Spark or on a cluster's."""
+"""`insync pipeline`: recorded telemetry as tables, in this process, on this machine's Spark or on a
+cluster's."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,6 +15,7 @@ from insync.cli.answer import Answer, JsonFlag, WrongUsage
 from insync.cli.pipeline_options import (
     BrokerSource,
     BucketMs,
+    EngineOptions,
     JobOptions,
     MinRecord,
     Out,
@@ -25,6 +27,7 @@ from insync.cli.pipeline_options import (
     min_record_ms,
     only_set,
     settings_of,
+    spark_flags,
 )
 from insync.client.admin_connections import BadAddress, parse_bootstrap
 
@@ -33,12 +36,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import RenderableType
 
+    from insync.pipeline.io.engines import Engine
     from insync.pipeline.job import Done, Job
 
 CHECK_EVERY_S = 0.2
 PLAN_FILES = ("plan.json", "rollback.json")
 
-app = typer.Typer(help="Analyse recorded telemetry on Spark.")
+app = typer.Typer(help="Analyse recorded telemetry, here or on Spark.")
 
 
 def register(on: typer.Typer) -> None:
@@ -47,7 +51,7 @@ def register(on: typer.Typer) -> None:
 
 @app.callback()
 def group() -> None:
-    """Analyse recorded telemetry on Spark: lag, ISR episodes, what-if, throttles, a report."""
+    """Analyse recorded telemetry: lag, ISR episodes, what-if, throttles, a report."""
 
 
 @app.command()
@@ -61,23 +65,25 @@ def raw(job: JobOptions, spark: SparkOptions) -> Answer:
 
 @app.command()
 @expand_options
-def lag(*, job: JobOptions, bucket_ms: BucketMs = None, spark: SparkOptions) -> Answer:
+def lag(
+    *, job: JobOptions, bucket_ms: BucketMs = None, engine: EngineOptions, spark: SparkOptions
+) -> Answer:
     """Write how far each follower was behind its leader: in ms, messages and bytes, by time."""
-    return _make_tables(job, spark, {"lag": only_set(bucket_ms=bucket_ms)})
+    return _make_tables(job, engine, spark, {"lag": only_set(bucket_ms=bucket_ms)})
 
 
 @app.command()
 @expand_options
-def episodes(job: JobOptions, spark: SparkOptions) -> Answer:
+def episodes(job: JobOptions, engine: EngineOptions, spark: SparkOptions) -> Answer:
     """Write each time a replica was out of the ISR, from its cause to its return."""
-    return _make_tables(job, spark, {"episodes": {}})
+    return _make_tables(job, engine, spark, {"episodes": {}})
 
 
 @app.command()
 @expand_options
-def incidents(job: JobOptions, spark: SparkOptions) -> Answer:
+def incidents(job: JobOptions, engine: EngineOptions, spark: SparkOptions) -> Answer:
     """Write the episodes of one broker with one cause at one time as one incident."""
-    return _make_tables(job, spark, {"episodes": {}, "lag": {}, "incidents": {}})
+    return _make_tables(job, engine, spark, {"episodes": {}, "lag": {}, "incidents": {}})
 
 
 @app.command(
@@ -89,6 +95,7 @@ def what_if(
     job: JobOptions,
     grid: WhatIfOptions,
     min_record: MinRecord = None,
+    engine: EngineOptions,
     spark: SparkOptions,
 ) -> Answer:
     """Write what other in-sync policies and limits would have done, and what to set, if anything.
@@ -99,33 +106,35 @@ def what_if(
         "what_if": grid.as_grid(),
         "recommendation": only_set(min_record_ms=min_record_ms(min_record)),
     }
-    return _make_tables(job, spark, steps)
+    return _make_tables(job, engine, spark, steps)
 
 
 @app.command()
 @expand_options
-def throttle(job: JobOptions, limits: ThrottleOptions, spark: SparkOptions) -> Answer:
+def throttle(
+    job: JobOptions, limits: ThrottleOptions, engine: EngineOptions, spark: SparkOptions
+) -> Answer:
     """Write each throttle's use, headroom and verdict, and move times, estimated and real."""
-    return _make_tables(job, spark, {"throttle": limits.as_limits()})
+    return _make_tables(job, engine, spark, {"throttle": limits.as_limits()})
 
 
 @app.command()
 @expand_options
-def plans(job: JobOptions, flags: PlanFlags, spark: SparkOptions) -> Answer:
+def plans(job: JobOptions, flags: PlanFlags, engine: EngineOptions, spark: SparkOptions) -> Answer:
     """Write inbound rates by hour, and a plan that evens out brokers: moves, throttle, best hour.
 
     DIR/plan.json and DIR/rollback.json are plans for insync reassign."""
     steps = {"inbound": {}, "plans": flags.as_options()}
-    return _make_tables(job, spark, steps, with_plan=True)
+    return _make_tables(job, engine, spark, steps, with_plan=True)
 
 
 @app.command()
 @expand_options
-def health(job: JobOptions, spark: SparkOptions) -> Answer:
+def health(job: JobOptions, engine: EngineOptions, spark: SparkOptions) -> Answer:
     """Write one line per topic and broker, for a daily check."""
     names = ("episodes", "lag", "incidents", "throttle", "health")
     steps: dict[str, dict[str, Any]] = {name: {} for name in names}
-    return _make_tables(job, spark, steps, optional=["throttle"], shows=["health"])
+    return _make_tables(job, engine, spark, steps, optional=["throttle"], shows=["health"])
 
 
 @app.command()
@@ -137,6 +146,7 @@ def report(
     limits: ThrottleOptions,
     bucket_ms: BucketMs = None,
     min_record: MinRecord = None,
+    engine: EngineOptions,
     spark: SparkOptions,
 ) -> Answer:
     """Write every table, and a page that shows them: DIR/report.html."""
@@ -150,7 +160,7 @@ def report(
         "recommendation": only_set(min_record_ms=min_record_ms(min_record)),
         "health": {},
     }
-    return _make_tables(job, spark, steps, optional=["throttle"], with_report=True)
+    return _make_tables(job, engine, spark, steps, optional=["throttle"], with_report=True)
 
 
 @app.command()
@@ -242,6 +252,7 @@ def _write_raw(spark: SparkSession, job: Job, say: Say) -> Done:
 
 def _make_tables(
     options: JobOptions,
+    engine_options: EngineOptions,
     spark_options: SparkOptions,
     tables: Mapping[str, Mapping[str, Any]],
     *,
@@ -269,7 +280,14 @@ def _make_tables(
 
     files = [*(["report.html"] if with_report else []), *(PLAN_FILES if with_plan else ())]
     writes = (*steps, *files)
-    return _run(options, spark_options, work, writes, shows=steps if shows is None else shows)
+    return _run(
+        options,
+        spark_options,
+        work,
+        writes,
+        shows=steps if shows is None else shows,
+        engine=engine_options.engine,
+    )
 
 
 def _run(
@@ -277,7 +295,9 @@ def _run(
     spark_options: SparkOptions,
     work: Work,
     writes: Iterable[str],
+    *,
     shows: Iterable[str] = (),
+    engine: str = "spark",
 ) -> Answer:
     """Refuse what can be refused before Spark starts, do the work, and summarise the tables."""
     from insync.pipeline.io.session import check_packages  # noqa: PLC0415
@@ -287,19 +307,20 @@ def _run(
 
     job = _job(options)
     check(job, writes)
-    with _spark(spark_options) as (spark, say):
+    chosen = _engine(engine, job, spark_options)
+    with _local() if chosen.name == "local" else _spark(spark_options) as (spark, say):
         done = work(spark, job, say)
         say("summarising")
         summary = _summary(done, shows, as_json=options.as_json)
     data: dict[str, Any] = {"out": job.out, "rows": done.rows, "notes": done.notes}
-    data["summary"] = summary
+    data |= {"engine": {"name": chosen.name, "reason": chosen.reason}, "summary": summary}
     if done.findings is not None:
         data["source"] = done.findings.as_dict()
     if done.report is not None:
         data["report"] = done.report
     if done.plan_files:
         data["plan_files"] = done.plan_files
-    view = "" if options.as_json else _view(job, done, summary)
+    view = "" if options.as_json else _view(job, done, summary, chosen)
     return Answer(data=data, view=view, as_json=options.as_json)
 
 
@@ -315,6 +336,39 @@ def _job(options: JobOptions) -> Job:
         form=options.form,
         may_overwrite=options.overwrite,
     )
+
+
+def _engine(name: str, job: Job, options: SparkOptions) -> Engine:
+    from insync.pipeline.io.engines import ENGINES, choose_engine  # noqa: PLC0415
+    from insync.pipeline.job import is_bootstrap  # noqa: PLC0415
+
+    if name not in ENGINES:
+        raise WrongUsage(f"--engine is {name}; it is one of {', '.join(ENGINES)}")
+    return choose_engine(
+        name,
+        source=job.source,
+        out=job.out,
+        form=job.form,
+        is_from_brokers=is_bootstrap(job.source),
+        spark_flags=spark_flags(options),
+    )
+
+
+@contextmanager
+def _local() -> Iterator[tuple[SparkSession, Say]]:
+    """The local engine, in the place of a session."""
+    from insync.cli.progress import watched  # noqa: PLC0415
+    from insync.pipeline.local.session import LocalFailed, local_session  # noqa: PLC0415
+
+    with local_session() as session, watched(None) as say:
+        from pyspark.errors import PySparkException  # noqa: PLC0415
+
+        from insync.pipeline.io.output import in_a_line  # noqa: PLC0415
+
+        try:
+            yield cast("SparkSession", session), say
+        except PySparkException as error:  # of a type of Arrow that Spark has no name for
+            raise LocalFailed(in_a_line(error)) from None
 
 
 @contextmanager
@@ -351,7 +405,9 @@ def _summary(done: Done, steps: Iterable[str], *, as_json: bool) -> dict[str, li
     }
 
 
-def _view(job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]]) -> RenderableType:
+def _view(
+    job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]], engine: Engine
+) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415 - not needed for JSON
 
     from insync.cli.plan_view import plan_view  # noqa: PLC0415
@@ -378,6 +434,7 @@ def _view(job: Job, done: Done, summary: Mapping[str, list[dict[str, Any]]]) -> 
     parts += [line(f"     also  {job.out}: {', '.join(others)}")] if others else []
     if done.report is not None:
         parts.append(line(f"   report  {done.report}"))
+    parts.append(line(f"   engine  {engine}"))
     return Group(*parts, *(line(f"note: {note}") for note in done.notes))
 
 

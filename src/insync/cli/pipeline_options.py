@@ -82,6 +82,21 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What makes the tables: this process, or Spark."""
+
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="NAME",
+            help="auto, local or spark. local needs no Java; auto takes it for folders of this "
+            "machine with up to 10 million rows.",
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class SparkOptions:
     """Which Spark runs the command."""
 
@@ -277,6 +292,12 @@ class PlanFlags:
 
 def _given(parse: Callable[..., Any], flag: str, text: str | None) -> Any:
     return None if text is None else parse(text, flag=flag)
+
+
+def spark_flags(options: SparkOptions) -> list[str]:
+    """The options of Spark that the operator set."""
+    values = {"--master": options.master, "--conf": options.conf, "--spark-log": options.spark_log}
+    return [flag for flag, value in values.items() if value]
 
 
 def only_set(**options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far Spark has come, on a terminal."""
+"""How far the work has come, on a terminal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CHECK_EVERY_S: Final = 0.2
 class Progress:
     """One line on stderr, rewritten: the step, and how many of its tasks are done."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._tracker = spark.sparkContext.statusTracker()
+    def __init__(self, spark: SparkSession | None) -> None:
+        self._tracker = None if spark is None else spark.sparkContext.statusTracker()
         self._what = ""
         self._stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -42,6 +42,8 @@ class Progress:
 
     def _tasks(self) -> tuple[int, int]:
         done = total = 0
+        if self._tracker is None:
+            return done, total
         for stage in self._tracker.getActiveStageIds():
             info = self._tracker.getStageInfo(stage)
             if info is not None:
@@ -56,8 +58,8 @@ def _line(text: str) -> None:
 
 
 @contextmanager
-def watched(spark: SparkSession) -> Iterator[Callable[[str], None]]:
-    """Show the work while it lasts, if stderr is a terminal."""
+def watched(spark: SparkSession | None) -> Iterator[Callable[[str], None]]:
+    """Show the work while it lasts, if stderr is a terminal; the local engine has no tasks."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -62,7 +62,15 @@ def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["what-if", "--source", ".", "--lag-time-max-ms", "1s"], 2, "no list of whole numbers"),
         (["episodes", "--source", ".", "--conf", "x"], 2, "--conf: 'x' is not KEY=VALUE"),
         (["stream", "--source", "nowhere"], 2, "'nowhere' is not HOST:PORT; a stream"),
-        (["episodes", "--source", "."], 1, "Spark needs Java 17"),
+        (["episodes", "--source", ".", "--engine", "spark"], 1, "Spark needs Java 17"),
+        (["episodes", "--source", ".", "--master", "local[1]"], 1, "Spark needs Java 17"),
+        # The local engine needs no Java: it gets as far as the tables.
+        (["episodes", "--source", "."], 1, ". has no table fetches"),
+        (
+            ["lag", "--source", "127.0.0.1:1", "--engine", "local", "--overwrite"],
+            1,
+            "run insync telemetry export",
+        ),
     ],
 )
 def test_refused_before_spark_starts(

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
     DoubleType,
@@ -23,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from insync.moves.plan_file import plan_json
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.tables.assignments import TOPIC_PARTITION
 from insync.pipeline.tables.balance_plan import (
     HourEstimate,

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812
 
+from insync.pipeline.local.dispatch import F
 from insync.pipeline.tables.assignments import TOPIC_PARTITION
 from insync.pipeline.words import duration
 from insync.rules.move_plan import TopicPartition
