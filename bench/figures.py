@@ -137,6 +137,7 @@ FIGURES = (
     ),
     _of("what-if", "what-if-40", "  40 scenarios", "x one", AtMost(4, "x")),
     _of("what-if", "what-if-crowd", "  over 100 000 replicas", "x 1000", AtMost(2, "x")),
+    _of("what-if", "what-if-frames", "  from DataFrames", "s", AtMost(10, "s")),
     _of("what-if-large", "what-if-large", "what-if, 100 M fetches, warm", "M/s", RatioAtLeast(8)),
     _of(
         "what-if-large",

@@ -17,6 +17,7 @@ import typer
 LIMIT_MS = 5_000
 WARM_UPS = 10  # Java compiles Spark's own code as it is run: the first runs take turns with that
 MEASURED = 5
+FRAMES = ("fetches", "appends", "isr", "stalls", "assignments", "configs")
 DUCKDB_WARM_UPS, DUCKDB_MEASURED = 1, 2  # nothing of it is compiled: from the second run on alike
 
 # KAFKA-4485's rule in SQL: caught-up times by a running maximum, membership as islands between the
@@ -111,9 +112,12 @@ def duckdb_replay(folder: Path, times: int, *, sql: str = WINDOWS_SQL) -> list[d
     return results
 
 
-def what_if(spark: Any, folder: Path, *, is_everything: bool = False) -> dict[str, Any]:
+def what_if(
+    spark: Any, folder: Path, *, is_everything: bool = False, from_frames: bool = False
+) -> dict[str, Any]:
+    """From the files themselves, or from DataFrames that Spark makes of them."""
     from insync.pipeline.scenarios import WhatIfGrid  # noqa: PLC0415
-    from insync.pipeline.tables.what_if import what_if_exported  # noqa: PLC0415
+    from insync.pipeline.tables import what_if as table  # noqa: PLC0415
 
     grid = (
         WhatIfGrid()
@@ -121,7 +125,12 @@ def what_if(spark: Any, folder: Path, *, is_everything: bool = False) -> dict[st
         else WhatIfGrid(policies=["caught-up"], lag_time_max_ms=[LIMIT_MS])
     )
     began_s = perf_counter()
-    rows = what_if_exported(spark, folder, grid=grid).where("level = 'all'").collect()
+    if from_frames:
+        frames = {name: spark.read.parquet(str(folder / name)) for name in FRAMES}
+        results = table.what_if(**frames, grid=grid)
+    else:
+        results = table.what_if_exported(spark, folder, grid=grid)
+    rows = results.where("level = 'all'").collect()
     one = next(row for row in rows if row.policy == "caught-up" and row.lag_time_max_ms == LIMIT_MS)
     seconds = perf_counter() - began_s
     return {"seconds": seconds, **{name: one[name] for name in COUNTED}}
@@ -141,6 +150,8 @@ def measured(
     if other is not None:
         what_if(spark, other)
         figures["other"] = [what_if(spark, other) for _ in range(MEASURED)]
+        what_if(spark, folder, from_frames=True)
+        figures["frames"] = [what_if(spark, folder, from_frames=True) for _ in range(MEASURED)]
     return figures
 
 
@@ -149,7 +160,9 @@ def main(
     folder: Path,
     *,
     once: Annotated[bool, typer.Option(help="one policy, once, and that is all")] = False,
-    other: Annotated[Path | None, typer.Option(help="the same rows, otherwise spread")] = None,
+    other: Annotated[
+        Path | None, typer.Option(help="the same rows, otherwise spread; and DataFrames")
+    ] = None,
 ) -> None:
     if side == "duckdb":
         warm_ups, measured_runs = (0, 1) if once else (DUCKDB_WARM_UPS, DUCKDB_MEASURED)

@@ -50,7 +50,8 @@ def half_of(folder: Path) -> Path:
 
 
 def twenty_million(side: str, rows: int) -> Seen:
-    """One policy cold and warm, 40 scenarios, and the same rows over 100 times as many replicas."""
+    """One policy cold and warm, 40 scenarios, the same rows over 100 times as many replicas, and
+    as DataFrames."""
     folder = made_up(rows, FEW_REPLICAS)
     crowd = made_up(rows, MANY_REPLICAS)
     run(side, made_up(FEW_ROWS, FEW_REPLICAS), "--once")  # compiled, once per installation
@@ -63,6 +64,8 @@ def twenty_million(side: str, rows: int) -> Seen:
     if side == "insync":
         seen["what-if-40"] = seconds(figures["forty"]) / one_s
         seen["what-if-crowd"] = seconds(figures["other"]) / one_s
+        agree(side, folder, figures["frames"])
+        seen["what-if-frames"] = seconds(figures["frames"])
     return seen
 
 

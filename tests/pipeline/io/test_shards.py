@@ -1,4 +1,4 @@
-"""What a task is given: lists that went through Spark as texts, shards of nothing, and files."""
+"""What a task is given: blocks of shards, shards of nothing, and files."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from insync.pipeline.io.columns import BadTables
-from insync.pipeline.io.shards import _OfFiles, _with_lists, assign_files, empty, exported_files
+from insync.pipeline.io.packing import NUMBERS, Packer, Split
+from insync.pipeline.io.shards import _OfBlocks, _OfFiles, assign_files, empty, exported_files
 from insync.pipeline.replay import events
 from insync.pipeline.scenarios import WhatIfGrid
+from insync.pipeline.tables.lag import lag, lag_exported
+from insync.pipeline.tables.problems import problems, problems_exported
+from insync.pipeline.tables.record import record as made_record
+from insync.pipeline.tables.record import record_exported
 from insync.pipeline.tables.what_if import Replay
-from support.pipeline.exported_tables import record, write
-
-
-def test_lists_are_read_back_as_written() -> None:
-    columns = ("topic", "isr_before")
-    texts = {"topic": ["a", "b", "c", "d"], "isr_before": ["1,2,30", "7", "", None]}
-    table = _with_lists(pa.table(texts), "isr")
-    assert table.schema == empty("isr", columns).schema
-    assert table["isr_before"].to_pylist() == [[1, 2, 30], [7], [], None]
-    assert table["topic"].to_pylist() == ["a", "b", "c", "d"]
-
-
-def test_tables_without_lists_stay_as_they_are() -> None:
-    rows = pa.table({"topic": ["a"], "seq": [5]})
-    assert _with_lists(rows, "appends") is rows
+from support.pipeline.exported_tables import record, write, write_split
+from support.pipeline.sample_tables import some_partitions
+from support.pipeline.table_strategies import arrow
 
 
 def test_a_shard_with_nothing_in_it_has_no_partitions() -> None:
@@ -37,11 +31,63 @@ def test_a_shard_with_nothing_in_it_has_no_partitions() -> None:
     assert {(row["level"], row["shrinks"]) for row in rows} <= {("all", 0)}
 
 
+def counts(tables: dict[str, pa.Table]) -> pa.Table:
+    return pa.Table.from_pylist([{name: rows.num_rows for name, rows in tables.items()}])
+
+
+def test_a_task_works_on_one_shard_after_the_other_with_all_stalls() -> None:
+    split = Split(tasks=2, shards=6)
+    folded = {
+        "appends": pa.table({NUMBERS: [[each] for each in range(9)], "topic": ["t"] * 9}),
+        "stalls": pa.table({NUMBERS: [[1, 5], [2, 6], [2, 6]]}),
+    }
+    columns = {
+        "appends": ("topic", "partition"),
+        "stalls": ("broker", "at_ms"),
+        "isr": ("topic", "isr_before"),
+    }
+    packed = [
+        batch
+        for name, rows in folded.items()
+        for batch in Packer(name, columns[name], split)(iter(rows.to_batches()))
+    ]
+    blocks = pa.Table.from_batches(packed).sort_by("shard")
+    of_task = [
+        blocks.filter([shard % 2 == task for shard in blocks["shard"].to_pylist()])
+        for task in range(2)
+    ]
+    for each in of_task:
+        work = _OfBlocks(columns, counts)
+        results = [row for batch in work(iter(each.to_batches(2))) for row in batch.to_pylist()]
+        assert {row["stalls"] for row in results} == {3}
+        assert {row["isr"] for row in results} == {0}
+        assert len(results) == 3
+    assert sum(len(each) for each in of_task) == 6 + 2, "six shards, and the stalls for each task"
+
+
+@pytest.mark.spark
+def test_frames_and_files_make_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Beside `what_if`, which is held to the rules both ways."""
+    tables = arrow(some_partitions(12))
+    folder = write_split(tmp_path, tables, files=3)
+    frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
+    frames.pop("configs")
+    isr, without_isr = frames["isr"], {n: f for n, f in frames.items() if n != "isr"}
+    of_lag = {name: frame for name, frame in frames.items() if name != "stalls"}
+    of_problems = {name: frame for name, frame in without_isr.items() if name != "stalls"}
+    both = {
+        "lag": (lag(**of_lag, bucket_ms=1_000), lag_exported(spark, folder, bucket_ms=1_000)),
+        "problems": (problems(**of_problems), problems_exported(spark, folder)),
+        "record": (made_record(**frames), record_exported(spark, folder, isr)),
+    }
+    for name, (from_frames, from_files) in both.items():
+        rows = sorted(map(str, from_frames.collect()))
+        assert rows, name
+        assert rows == sorted(map(str, from_files.collect())), name
+
+
 def of_files(folder: Path, *numbers: int) -> list[dict[str, int]]:
     """How many rows of each table a task has for each file it is given."""
-
-    def counts(tables: dict[str, pa.Table]) -> pa.Table:
-        return pa.Table.from_pylist([{name: rows.num_rows for name, rows in tables.items()}])
 
     hands: list[list[int]] = [[], list(numbers)]
     read = _OfFiles(folder, exported_files(folder), hands, events.COLUMNS, counts)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from insync.pipeline.scenarios import WhatIfGrid
 from insync.pipeline.tables.schemas import COUNTS, WHAT_IF
 from insync.pipeline.tables.what_if import what_if, what_if_exported
+from support.pipeline.exported_tables import write_split
 from support.pipeline.sample_tables import (
     TOPICS,
     many_partitions,
@@ -72,17 +72,9 @@ def test_what_if_agrees_with_the_rules_on_an_export(
     spark: SparkSession, recorded_case: tuple[Tables, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     tables, expected = recorded_case
-    for name, table in arrow(tables).items():
-        for number in range(FILES):  # of a simulated run the last is empty: no partition is in it
-            folder = tmp_path / name
-            folder.mkdir(exist_ok=True)
-            part = table
-            if "partition" in table.column_names:
-                part = table.filter([n % FILES == number for n in table["partition"].to_pylist()])
-            elif number:
-                part = table.slice(0, 0)
-            pq.write_table(part, folder / f"part-{number:05d}.parquet")
-    table = what_if_exported(spark, tmp_path, grid=GRID)
+    # Of a simulated run the last is empty: no partition is in it.
+    folder = write_split(tmp_path, arrow(tables), files=FILES)
+    table = what_if_exported(spark, folder, grid=GRID)
     rows = sorted((row.asDict() for row in table.collect()), key=in_order)
     assert rows == expected
 

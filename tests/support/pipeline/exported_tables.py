@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from insync.telemetry.schemas import TABLES
 from insync.telemetry.tables import arrow_schema, write_parquet
@@ -80,6 +81,21 @@ def change(at_ms: int, version: int, kind: str, before: list[int], after: list[i
 def write(folder: Path, tables: dict[str, list[Row]]) -> Path:
     for name, rows in tables.items():
         write_table(folder / name, pa.Table.from_pylist(rows, arrow_schema(TABLES[name])))
+    return folder
+
+
+def write_split(folder: Path, tables: dict[str, pa.Table], *, files: int) -> Path:
+    """Partition by partition over several files, as an export has them; stalls and settings are in
+    the first."""
+    for name, table in tables.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(files):
+            part = table
+            if "partition" in table.column_names:
+                part = table.filter([n % files == number for n in table["partition"].to_pylist()])
+            elif number:
+                part = table.slice(0, 0)
+            pq.write_table(part, folder / name / f"part-{number:05d}.parquet")
     return folder
 
 

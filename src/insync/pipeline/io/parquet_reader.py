@@ -78,11 +78,11 @@ def _read(path: Path, columns: list[str], optional: Mapping[str, pa.DataType]) -
             for name, column in statistics.items()
             if column.lowest == column.highest and not column.nulls
         }
-        known |= dict.fromkeys(_needless(statistics, names))
+        known |= dict.fromkeys(needless(statistics, names))
         rest = [name for name in names if name not in known]
         read = file.read(columns=rest, use_threads=False)
     arrays = {
-        name: _all(known[name], schema.field(name).type, metadata.num_rows)
+        name: repeated(known[name], schema.field(name).type, metadata.num_rows)
         if name in known
         else read[name]
         for name in names
@@ -93,7 +93,7 @@ def _read(path: Path, columns: list[str], optional: Mapping[str, pa.DataType]) -
     return pa.Table.from_arrays([arrays[name] for name in columns], names=columns)
 
 
-def _all(value: int | str | None, kind: pa.DataType, count: int) -> pa.Array:
+def repeated(value: int | str | None, kind: pa.DataType, count: int) -> pa.Array:
     if value is None:
         return pa.nulls(count, kind)
     if isinstance(value, str):
@@ -120,7 +120,7 @@ def _many_of(value: int, kind: pa.DataType, count: int) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(same)])
 
 
-def _needless(statistics: dict[str, Statistics], names: list[str]) -> Iterable[str]:
+def needless(statistics: dict[str, Statistics], names: list[str]) -> Iterable[str]:
     """A fetch's other end of the leader is asked for where the first is null; the time of its last
     repetition where there is one."""
     if (low := statistics.get("leader_end_low")) and not low.nulls and "leader_end_high" in names:

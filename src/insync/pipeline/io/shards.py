@@ -2,8 +2,8 @@
 
 A function of Arrow tables runs on each shard, from one of two sources:
 
-- `from_tables`: any DataFrames. They are shuffled by partition; every shard has all stalls and
-  settings, which belong to brokers.
+- `from_tables`: any DataFrames. Their rows are shuffled by partition, in blocks of Arrow
+  (`packing.py`); every shard has all stalls and settings, which belong to brokers.
 - `from_export`: the folder of `insync telemetry export`, whose files are split already. Each task
   reads the needed columns of its files with pyarrow; no row passes the JVM.
 """
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from heapq import heapreplace
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from socket import gethostname
-from typing import Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,7 +26,19 @@ from pyspark.sql.types import StructType
 
 from insync.pipeline.io import parquet_reader
 from insync.pipeline.io.columns import BadTables, check_columns
-from insync.pipeline.local.dispatch import F, union_all
+from insync.pipeline.io.packing import (
+    BLOCKS,
+    BY_BROKER,
+    NUMBERS,
+    OUTCOME,
+    OUTCOMES,
+    SEPARATOR,
+    Packer,
+    Split,
+    unpacked,
+)
+from insync.pipeline.local.dispatch import F
+from insync.pipeline.local.session import as_local
 from insync.telemetry.schemas import TABLES, Type
 from insync.telemetry.tables import arrow_schema
 
@@ -33,10 +46,9 @@ Tables = dict[str, pa.Table]
 Columns = Mapping[str, tuple[str, ...]]
 Work = Callable[[Tables], pa.Table]
 
-BY_BROKER: Final = ("stalls", "configs")
 NEEDED: Final = ("fetches", "appends")
 NAMED_MAX: Final = 5  # missing files that a message names
-SEPARATOR: Final = ","
+SHARDS_MIN: Final = 64  # one after the other in a task: the rows of one are in memory
 TASKS_PER_CORE: Final = 2  # a task costs about 40 ms, and the cores are not all equally fast
 _TYPES: Final = {
     Type.INT32: "int",
@@ -59,33 +71,67 @@ def from_tables(
     for name, frame in tables.items():
         check_columns(name, frame.columns, columns[name], optional=TABLES[name].optional)
     spark = next(iter(tables.values())).sparkSession
-    count = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-    wide = list(dict.fromkeys(name for table in columns.values() for name in table))
-    types = {c.name: _TYPES[c.type] for table in TABLES.values() for c in table.columns}
-    parts = []
-    for name, frame in tables.items():
-        known = [column for column in columns[name] if column in frame.columns]
-        own = [
-            _plain(F.col(column) if column in known else F.lit(None), types[column]).alias(column)
-            for column in wide
-        ]
-        if name in BY_BROKER:
-            everywhere = spark.range(count).select(F.col("id").cast("int").alias("shard"))
-            placed = frame.crossJoin(everywhere).select(F.lit(name).alias("table"), *own, "shard")
+    local = as_local(spark)
+    if local is not None:
+        shard = {name: _arrow_rows(tables.get(name), name, columns[name]) for name in columns}
+        return cast("DataFrame", local.of_arrow(work(shard), schema))
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+    tasks = min(partitions, TASKS_PER_CORE * _cores(spark))
+    split = Split(tasks, shards=tasks * -(-SHARDS_MIN // tasks))
+    packed = [
+        _folded(frame, name, columns[name]).mapInArrow(Packer(name, columns[name], split), BLOCKS)
+        for name, frame in tables.items()
+    ]
+    blocks = reduce(DataFrame.union, packed).repartitionById(tasks, "shard")
+    in_order = blocks.sortWithinPartitions("shard")  # by the JVM: it can spill
+    return in_order.mapInArrow(_OfBlocks(columns, work), schema)
+
+
+def _arrow_rows(frame: Any, name: str, columns: Iterable[str]) -> pa.Table:
+    """All rows of a frame of the local engine, with the columns that it lacks as nulls."""
+    schema = empty(name, columns).schema
+    if frame is None:
+        return schema.empty_table()
+    rows = frame.select(*(each for each in columns if each in frame.columns)).to_arrow()
+    arrays = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _folded(frame: DataFrame, name: str, columns: Iterable[str]) -> DataFrame:
+    """In few columns: for each row Spark computes the size of every column of the batch again. All
+    numbers are one list, which is never null; lists, which may be, are texts: with each null Spark
+    visits all that follow the last list."""
+    types = {column.name: column.type for column in TABLES[name].columns}
+    typed = {
+        column: (F.col(column) if column in frame.columns else F.lit(None)).cast(
+            _TYPES[types[column]]
+        )
+        for column in columns
+    }
+    numbers, others = [], []
+    for column, value in typed.items():
+        if column == OUTCOME:
+            numbers.append(_outcome_code(value))
+        elif types[column] in {Type.INT32, Type.INT64}:
+            numbers.append(value.cast("bigint"))
+        elif types[column] == Type.INT32_LIST:
+            text = F.array_join(value.cast("array<string>"), SEPARATOR)
+            others.append(text.alias(column))
         else:
-            shard = F.pmod(F.hash("topic", "partition"), F.lit(count)).alias("shard")
-            placed = frame.select(F.lit(name).alias("table"), *own, shard)
-        parts.append(placed)
-    together = union_all(parts).repartition(count, "shard")
-    return together.mapInArrow(_OfRows(columns, work), schema)
+            others.append(value.alias(column))
+    return frame.select(F.array(*numbers).alias(NUMBERS), *others)
 
 
-def _plain(column: Column, kind: str) -> Column:
-    """A list as text: for each row Spark would visit all lists of the batch again."""
-    cast = column.cast(kind)
-    if not kind.startswith("array"):
-        return cast
-    return F.array_join(cast.cast("array<string>"), SEPARATOR)
+def _outcome_code(outcome: Column) -> Column:
+    code = F.when(outcome.isNull(), F.lit(None).cast("bigint"))
+    for number, known in enumerate(OUTCOMES):
+        code = code.when(outcome == known, F.lit(number).cast("bigint"))
+    return code.otherwise(F.lit(len(OUTCOMES)).cast("bigint"))
 
 
 def from_export(
@@ -155,43 +201,32 @@ def _freeze_imports() -> None:
     gc.freeze()
 
 
-class _OfRows:
+class _OfBlocks:
+    """`work` over the blocks of each shard that come in, one shard after the other."""
+
     def __init__(self, columns: Columns, work: Work) -> None:
         self._columns = dict(columns)
         self._work = work
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts: dict[tuple[int, str], list[pa.Table]] = {}
-        for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            for shard in rows["shard"].unique().to_pylist():
-                mine = rows.filter(pa.compute.equal(rows["shard"], shard))
-                for name in mine["table"].unique().to_pylist():
-                    own = mine.filter(pa.compute.equal(mine["table"], name))
-                    parts.setdefault((shard, name), []).append(
-                        _with_lists(own.select(list(self._columns[name])), name)
-                    )
-        for shard in sorted({key[0] for key in parts}):
-            tables = {
-                name: pa.concat_tables(parts.pop((shard, name), None) or [empty(name, columns)])
-                for name, columns in self._columns.items()
-            }
-            yield from self._work(tables).to_batches()
-            _freeze_imports()
+        tables = {name: empty(name, columns) for name, columns in self._columns.items()}
+        for shard, of_shard in groupby(_blocks(batches), key=itemgetter(0)):
+            parts: dict[str, list[pa.Buffer]] = {}
+            for _, name, block in of_shard:
+                parts.setdefault(name, []).append(block)
+            rows = {name: unpacked(blocks, name) for name, blocks in parts.items()}
+            if shard < 0:
+                tables |= rows  # of brokers
+            else:
+                yield from self._work(tables | rows).to_batches()
+                _freeze_imports()
 
 
-def _with_lists(rows: pa.Table, name: str) -> pa.Table:
-    schema = empty(name, rows.column_names).schema
-    for at, field in enumerate(schema):
-        if pa.types.is_list(field.type):
-            texts = rows[field.name].to_pylist()
-            lists = [None if text is None else _numbers(text) for text in texts]
-            rows = rows.set_column(at, field, pa.array(lists, field.type))
-    return rows
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(each) for each in text.split(SEPARATOR)] if text else []
+def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, str, pa.Buffer]]:
+    for batch in batches:
+        shards, tables, blocks = batch.columns
+        for shard, table, block in zip(shards.to_pylist(), tables.to_pylist(), blocks, strict=True):
+            yield shard, table, block.as_buffer()
 
 
 class _OfFiles:

@@ -72,7 +72,8 @@ def _created_again_ms(assignments: pa.Table) -> dict[Key, list[int]]:
     """When each topic was created again, partition by partition; most never were."""
     first_ms: dict[Key, dict[str, int]] = {}
     columns = (*_PARTITION, "topic_id", "at_ms")
-    if len(assignments["topic_id"].unique()) == len(assignments["topic"].unique()):
+    names = assignments.select(["topic", "topic_id"]).group_by(["topic", "topic_id"])
+    if names.aggregate([]).num_rows == len(assignments["topic"].unique()):
         return {}
     for topic, partition, topic_id, at_ms in zip(
         *(assignments[name].to_pylist() for name in columns), strict=True

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from insync.pipeline.local.dispatch import F
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
