@@ -15,11 +15,13 @@ UNIT    := not process and not spark and not interop and not long
 FAST    := $(UNIT) and not slow
 # With the searches, which `test` makes longer, every unit test runs once.
 PLAIN   := $(UNIT) and not property
-SEARCH  := property and not process and not spark and not interop and not long
-LONG_SEARCH := (property or long) and not process and not spark and not interop
+# The tables' tests on the engine without Java are many small ones, as the searches are.
+NO_JAVA := not process and (local or not spark) and not interop
+SEARCH  := (property or local) and not long and $(NO_JAVA)
+LONG_SEARCH := (property or long) and $(NO_JAVA)
 PROCESS := process and not spark and not interop and not long
-SPARK   := spark and not interop and not long
-LONG_PROCESS := long and (process or spark)
+SPARK   := spark and not local and not interop and not long
+LONG_PROCESS := long and (process or spark) and not local
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -26,7 +26,8 @@ ON_BOTH: Final = (_TESTS / "local", _TESTS / "tables")
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "spark" in metafunc.fixturenames and metafunc.definition.path.parent in ON_BOTH:
-        metafunc.parametrize("spark", ENGINES, indirect=True, scope="session")
+        engines = (ENGINES[0], pytest.param(ENGINES[1], marks=pytest.mark.local))
+        metafunc.parametrize("spark", engines, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
