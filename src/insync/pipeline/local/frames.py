@@ -70,7 +70,12 @@ class Frame:
         return Frame(self.sparkSession, shape, query, [self], is_light=is_light)
 
     def select(self, *columns: Any) -> Frame:
-        names = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
+        given = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
+        names = [
+            name
+            for each in given
+            for name in (self.columns if isinstance(each, str) and each == "*" else [each])
+        ]
         parts: list[str] = []
         shape: dict[str, Shape] = {}
         for each in names:
@@ -242,6 +247,12 @@ class Frame:
             for source in self.sources:
                 source.visit(order)
             order[self.name] = self
+
+    def persist(self, *_: Any) -> Frame:
+        return self.sparkSession.of_arrow(self.to_arrow(), self._schema)
+
+    def unpersist(self) -> Frame:
+        return self
 
     def to_arrow(self) -> pa.Table:
         return self._rows if self._rows is not None else self.sparkSession.execute(self.sql())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,7 +71,7 @@ class Session:
     def createDataFrame(
         self, rows: pa.Table | Sequence[Any], schema: StructType | None = None
     ) -> Frame:
-        """Of rows that are tuples, or mappings if there is no schema."""
+        """Of rows that are tuples or mappings; without a schema, mappings."""
         if isinstance(rows, pa.Table):
             return self.of_arrow(rows)
         if schema is None:
@@ -124,9 +124,10 @@ def _arrow_shape(kind: pa.DataType) -> Shape:
     return None
 
 
-def _as_dict(schema: StructType, row: Sequence[Any]) -> dict[str, Any]:
+def _as_dict(schema: StructType, row: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
+    values = [row[name] for name in schema.names] if isinstance(row, Mapping) else row
     return {
-        each.name: _value(each.dataType, value) for each, value in zip(schema, row, strict=True)
+        each.name: _value(each.dataType, value) for each, value in zip(schema, values, strict=True)
     }
 
 

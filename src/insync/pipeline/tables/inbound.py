@@ -77,7 +77,8 @@ def per_second(bytes_: Column, covered_ms: Column) -> Column:
 def _level(hourly: DataFrame, covered: DataFrame, level: str, name: str) -> DataFrame:
     sums = hourly.groupBy(name, "hour_at_ms").agg(F.sum("bytes").alias("bytes"))
     every = sums.select(name).distinct().crossJoin(F.broadcast(covered))
-    known = every.join(sums, [name, "hour_at_ms"], "left").fillna(0, ["bytes"])
+    joined = every.join(sums, [name, "hour_at_ms"], "left")
+    known = joined.withColumn("bytes", F.coalesce("bytes", F.lit(0)))
     return (
         known.groupBy(name, hour_of_day().alias("hour"))
         .agg(

@@ -105,6 +105,9 @@ PLANS: Final = StructType(
 )
 
 
+_PARTITION: Final = [StructField("topic", StringType()), StructField("partition", IntegerType())]
+
+
 def plans(
     fetches: DataFrame,
     appends: DataFrame,
@@ -148,9 +151,9 @@ def _rates(
             for (topic, number), each in cluster.partitions.items()
             for broker in each.replicas
         ],
-        "topic string, partition int, broker int",
+        StructType([*_PARTITION, StructField("broker", IntegerType())]),
     )
-    chosen = spark.createDataFrame(list(moving), "topic string, partition int")
+    chosen = spark.createDataFrame(list(moving), StructType(_PARTITION))
     try:
         of_moving = hourly.join(F.broadcast(chosen), list(TOPIC_PARTITION)).collect()
         received = hourly.join(F.broadcast(placed), list(TOPIC_PARTITION))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from insync.pipeline.local.dispatch import F
 from insync.pipeline.tables.assignments import TOPIC_PARTITION
@@ -30,6 +31,13 @@ LAG_LIMIT: Final = "replica.lag.time.max.ms"
 RACK: Final = "broker.rack"
 _SCOPE: Final = "broker:"
 _LATEST: Final = ("leader_epoch", "version", "at_ms")
+_CREATED: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("created_ms", LongType()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +132,7 @@ class LastAssignments:
             return rows
         created = self._spark.createDataFrame(
             [(*key, at_ms) for key, at_ms in self._created.items()],
-            "topic string, partition int, created_ms long",
+            _CREATED,
         )
         return (
             rows.join(F.broadcast(created), list(TOPIC_PARTITION), "left")
