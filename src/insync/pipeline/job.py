@@ -25,7 +25,8 @@ RAW: Final = "telemetry"
 """Where tables read from brokers are kept under --out: evidence, and a source for the next job. As
 Parquet whatever the results are: this job reads them, and any other can."""
 
-NOT_DRAWN: Final = ("problems", "record")  # notes have the one, the recommendation the other
+NOT_DRAWN: Final = ("problems", "record", "inbound", "plans")
+"""Notes have the first, the recommendation the second; plans are for a command of their own."""
 
 Say = Callable[[str], None]
 
