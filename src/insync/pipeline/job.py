@@ -13,7 +13,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from insync.client.admin_connections import BadAddress, parse_bootstrap
-from insync.pipeline.io import output
+from insync.pipeline.io import output, storage
 from insync.pipeline.io.block_tables import Findings, decoded, findings
 from insync.pipeline.io.files import BadSource, Tables, read_tables
 from insync.pipeline.io.source import BOOTSTRAP, TelemetrySource
@@ -77,6 +77,8 @@ def run(
     folder = f"{job.out}/{RAW}" if from_brokers else job.source
     if from_brokers:
         _fetch(spark, replace(job, form=output.PARQUET), f"{RAW}/", done, say)
+    elif note := check_storage(spark, folder):
+        done.notes.append(note)
     needed = {name for step in steps if step not in optional for name in STEPS[step].needs}
     tables = read_tables(spark, folder, needed=sorted(needed))
     done.notes += tables.notes
@@ -136,10 +138,19 @@ def check(job: Job, names: Iterable[str]) -> None:
     from_brokers = is_bootstrap(job.source)
     own = [RAW] if from_brokers else []
     output.check_new(job.out, [*own, *names], may_overwrite=job.may_overwrite)
-    if not from_brokers and "://" not in job.source and not Path(job.source).is_dir():
+    if not from_brokers and not storage.is_url(job.source) and not Path(job.source).is_dir():
         raise BadSource(
             f"there is no folder {job.source}, and it is no HOST:PORT of a broker either"
         )
+
+
+def check_storage(spark: SparkSession, folder: str) -> str | None:
+    """Refuse what Spark would find out after many attempts; a note if only Spark can read it."""
+    try:
+        storage.folder(spark, folder).listed("fetches")
+    except storage.SparkOnly as why:
+        return f"{why}; the tables are made of DataFrames, which takes longer"
+    return None
 
 
 def raw(spark: SparkSession, job: Job, *, say: Say = lambda _: None) -> Done:

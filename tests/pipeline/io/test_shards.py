@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from insync.pipeline.io import storage
 from insync.pipeline.io.columns import BadTables
 from insync.pipeline.io.packing import NUMBERS, Packer, Split
 from insync.pipeline.io.shards import _OfBlocks, _OfFiles, assign_files, empty, exported_files
@@ -89,8 +90,9 @@ def test_frames_and_files_make_the_same_tables(spark: SparkSession, tmp_path: Pa
 def of_files(folder: Path, *numbers: int) -> list[dict[str, int]]:
     """How many rows of each table a task has for each file it is given."""
 
+    root = storage.folder(None, folder)
     hands: list[list[int]] = [[], list(numbers)]
-    read = _OfFiles(folder, exported_files(folder), hands, events.COLUMNS, counts)
+    read = _OfFiles(root, exported_files(root), hands, events.COLUMNS, counts)
     ids = pa.RecordBatch.from_pydict({"id": [1]})
     return [row for batch in read(iter([ids])) for row in batch.to_pylist()]
 
@@ -132,10 +134,11 @@ def test_a_large_file_is_a_task_of_its_own() -> None:
 def test_a_worker_that_cannot_see_the_files_reports_it(table: str, tmp_path: Path) -> None:
     """As on another host than the driver's, which listed them."""
     folder = write(tmp_path, record())
-    listed = exported_files(folder)
+    root = storage.folder(None, folder)
+    listed = exported_files(root)
     path = folder / table / "part-00000.parquet"
     path.unlink()
-    read = _OfFiles(folder, listed, [[0]], events.COLUMNS, lambda tables: tables["fetches"])
+    read = _OfFiles(root, listed, [[0]], events.COLUMNS, lambda tables: tables["fetches"])
     with pytest.raises(
         BadTables, match=rf"^{path} is not on \S+: every worker must see the folder"
     ):
@@ -151,14 +154,14 @@ def test_a_part_file_that_only_some_tables_have_is_reported_missing(tmp_path: Pa
     (folder / "fetches" / "part-00001.parquet").unlink()
     (folder / "stalls" / "part-00003.parquet").unlink()
     with pytest.raises(BadTables) as refused:
-        exported_files(folder)
+        exported_files(storage.folder(None, folder))
     lacks = f"{folder} lacks fetches/part-00001.parquet, stalls/part-00003.parquet: "
     assert str(refused.value).startswith(lacks)
     for path in (folder / "isr").glob("part-0000[1-3].parquet"):
         path.unlink()
     (folder / "appends" / "part-00002.parquet").unlink()
     with pytest.raises(BadTables, match=r"isr/part-00003\.parquet and 1 more: "):
-        exported_files(folder)
+        exported_files(storage.folder(None, folder))
 
 
 @pytest.mark.parametrize("table", ["fetches", "appends"])
@@ -166,4 +169,4 @@ def test_tables_of_every_export_are_required(table: str, tmp_path: Path) -> None
     folder = write(tmp_path, record())
     (folder / table / "part-00000.parquet").unlink()
     with pytest.raises(BadTables, match=rf"has no {table}/\*\.parquet: it is not an export"):
-        exported_files(folder)
+        exported_files(storage.folder(None, folder))

@@ -15,8 +15,9 @@ from typing import Final
 
 from insync.pipeline.io import parquet_reader
 from insync.pipeline.io.files import parquet_files
-from insync.pipeline.io.output import PARQUET, is_url
+from insync.pipeline.io.output import PARQUET
 from insync.pipeline.io.session import NoSpark, check_java, is_submitted
+from insync.pipeline.io.storage import is_url
 from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import TABLES
 

@@ -24,6 +24,15 @@ from insync.rules.refusals import Refusal
 from insync.telemetry.schemas import TABLES
 
 _NOTHING_THERE = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+_HADOOP = {
+    "S3AFileSystem not found": "this Spark has no package for {scheme}:; give it one with "
+    "--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:3.5.0",
+    "No FileSystem for scheme": "this Spark has no file system for {scheme}:",
+    "UnknownStoreException": "there is no such bucket",
+    "NoAuthWithAWSException": "there are no keys for it, neither in spark.hadoop.fs.s3a.access.key "
+    "and secret.key nor in the environment",
+    "AccessDeniedException": "the storage denies access with these keys",
+}
 _LAYOUT = "batch"  # the folders that `stream` writes; not a column of a table
 
 
@@ -76,7 +85,16 @@ def read_if_there(spark: SparkSession, path: str) -> DataFrame | None:
             return None
         raise
     except (PySparkException, Py4JError) as error:
-        raise _damaged(path) or error from None
+        raise _refused(path, error) or _damaged(path) or error from None
+
+
+def _refused(path: str, error: Exception) -> BadSource | None:
+    """Hadoop's refusals are Java errors of some hundred lines."""
+    words = next((words for each, words in _HADOOP.items() if each in str(error)), None)
+    if words is None:
+        return None
+    scheme = path.partition(":")[0]
+    return BadSource(f"{path} cannot be read: {words.format(scheme=scheme)}")
 
 
 def _damaged(path: str) -> BadSource | None:

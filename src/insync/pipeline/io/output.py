@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from insync.pipeline.io.storage import is_url
 from insync.pipeline.local.frames import as_local as as_local_frame
 from insync.pipeline.local.session import as_local
 from insync.rules.refusals import Refusal
@@ -23,7 +24,6 @@ FORMATS: Final = (PARQUET, "delta")
 COMPRESSION: Final = "zstd"
 FILE: Final = "part-00000.parquet"  # of a table that the local engine writes
 LINE_MAX: Final = 300
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _OUR_WORDS: Final = re.compile(r"^\s*(?:\w+: )?insync\.[\w.]+: (.+)$", re.MULTILINE)
 _SPARKS_WORDS: Final = re.compile(r"\[[A-Z]+_[A-Z_.]+\] .+")
 
@@ -34,11 +34,6 @@ class BadOutput(Refusal):
 
 class SparkFailed(Refusal):
     """An error of Spark, in one line."""
-
-
-def is_url(path: str) -> bool:
-    """As Hadoop distinguishes URLs from paths: file:/here is one too."""
-    return _SCHEME.match(path) is not None
 
 
 def check_new(out: str, names: Iterable[str], *, may_overwrite: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 
 from insync.pipeline.io.columns import BadTables, check_columns
@@ -35,21 +36,26 @@ class Statistics:
     nulls: int
 
 
-def count_rows(path: Path) -> int:
+def count_rows(path: Path | str, files: pa.fs.FileSystem | None = None) -> int:
     with _refused_by_name(path):
-        return int(pq.read_metadata(path).num_rows)
+        return int(pq.read_metadata(path, filesystem=files).num_rows)
 
 
 def read(
-    path: Path, columns: Iterable[str], optional: Mapping[str, pa.DataType] | None = None
+    path: Path | str,
+    columns: Iterable[str],
+    optional: Mapping[str, pa.DataType] | None = None,
+    files: pa.fs.FileSystem | None = None,
 ) -> pa.Table:
-    """The columns; those that are optional are null, of that type, in a file without them."""
+    """The columns; those that are optional are null, of that type, in a file without them.
+
+    Without `files` the path is one of this machine."""
     with _refused_by_name(path):
-        return _read(path, list(columns), optional or {})
+        return _read(path, list(columns), optional or {}, files)
 
 
 @contextmanager
-def _refused_by_name(path: Path) -> Iterator[None]:
+def _refused_by_name(path: Path | str) -> Iterator[None]:
     """Arrow tells what is wrong with a file, but not with which; broken footers have bad names."""
     try:
         yield
@@ -58,10 +64,22 @@ def _refused_by_name(path: Path) -> Iterator[None]:
         raise BadTables(f"{path} cannot be read: {why}") from None
 
 
-def _read(path: Path, columns: list[str], optional: Mapping[str, pa.DataType]) -> pa.Table:
+def _read(
+    path: Path | str,
+    columns: list[str],
+    optional: Mapping[str, pa.DataType],
+    files: pa.fs.FileSystem | None,
+) -> pa.Table:
     by_dictionary = [name for name in BY_DICTIONARY if name in columns]
+    is_local = files is None or isinstance(files, pa.fs.LocalFileSystem)
+    # Elsewhere a request costs more than some bytes: few requests, for several columns each.
+    buffering = {"buffer_size": BUFFER_BYTES} if is_local else {}
     with pq.ParquetFile(
-        path, read_dictionary=by_dictionary, pre_buffer=False, buffer_size=BUFFER_BYTES
+        path,
+        read_dictionary=by_dictionary,
+        pre_buffer=not is_local,
+        filesystem=files,
+        **buffering,
     ) as file:
         metadata, schema = file.metadata, file.schema_arrow
         check_columns(str(path), schema.names, columns, optional=optional)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, reduce
 from heapq import heapreplace
 from itertools import chain, groupby
@@ -24,7 +25,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from insync.pipeline.io import parquet_reader
+from insync.pipeline.io import parquet_reader, storage
 from insync.pipeline.io.columns import BadTables, check_columns
 from insync.pipeline.io.packing import (
     BLOCKS,
@@ -49,6 +50,7 @@ Work = Callable[[Tables], pa.Table]
 NEEDED: Final = ("fetches", "appends")
 NAMED_MAX: Final = 5  # missing files that a message names
 SHARDS_MIN: Final = 64  # one after the other in a task: the rows of one are in memory
+REQUESTS_AT_ONCE: Final = 16
 TASKS_PER_CORE: Final = 2  # a task costs about 40 ms, and the cores are not all equally fast
 _TYPES: Final = {
     Type.INT32: "int",
@@ -138,16 +140,14 @@ def from_export(
     spark: SparkSession, folder: str | Path, columns: Columns, work: Work, schema: StructType
 ) -> DataFrame:
     """`work` over the files of each partition of the telemetry topic."""
-    root = Path(folder).absolute()  # workers may have another working directory
+    root = storage.folder(spark, folder)
     files = exported_files(root)
-    sizes = [(root / "fetches" / name).stat().st_size for name in files["fetches"]]
+    sizes = list(root.listed("fetches").values())
     tasks = assign_files(sizes, min(len(sizes), TASKS_PER_CORE * _cores(spark)))
     for table in BY_BROKER:
         # Every task reads all of these; most are empty, and skipped here.
         if table in columns:
-            files[table] = [
-                name for name in files[table] if parquet_reader.count_rows(root / table / name)
-            ]
+            files[table] = with_rows(root, table, files[table])
     read = _OfFiles(root, files, tasks, columns, work)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
@@ -164,13 +164,25 @@ def assign_files(sizes: Sequence[int], tasks: int) -> list[list[int]]:
     return files
 
 
-def exported_files(root: Path) -> dict[str, list[str]]:
+def with_rows(root: storage.Folder, table: str, names: list[str]) -> list[str]:
+    """Those files that are not empty. Of an object store, several are asked at once."""
+
+    def count(name: str) -> int:
+        return parquet_reader.count_rows(root.file(table, name), root.files)
+
+    with ThreadPoolExecutor(1 if root.is_local else REQUESTS_AT_ONCE) as pool:
+        return [name for name, rows in zip(names, pool.map(count, names), strict=True) if rows]
+
+
+def exported_files(root: storage.Folder) -> dict[str, list[str]]:
     """The files of every table. An export writes a file per table and partition of the topic, with
     rows or without. So a missing file means lost rows, unless the whole table is missing."""
-    files = {name: sorted(path.name for path in (root / name).glob("*.parquet")) for name in TABLES}
+    files = {name: list(root.listed(name)) for name in TABLES}
     for table in NEEDED:
         if not files[table]:
-            raise BadTables(f"{root} has no {table}/*.parquet: it is not an export of telemetry")
+            raise BadTables(
+                f"{root.url} has no {table}/*.parquet: it is not an export of telemetry"
+            )
     all_names = sorted({name for names in files.values() for name in names})
     missing = [
         f"{table}/{name}"
@@ -182,7 +194,7 @@ def exported_files(root: Path) -> dict[str, list[str]]:
         named = ", ".join(missing[:NAMED_MAX])
         more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
         raise BadTables(
-            f"{root} lacks {named}{more}: other tables have those files, so rows are lost"
+            f"{root.url} lacks {named}{more}: other tables have those files, so rows are lost"
         )
     return files
 
@@ -234,7 +246,7 @@ class _OfFiles:
 
     def __init__(
         self,
-        root: Path,
+        root: storage.Folder,
         files: Mapping[str, list[str]],
         tasks: list[list[int]],
         columns: Columns,
@@ -272,11 +284,11 @@ class _OfFiles:
         return pa.concat_tables([nothing, *parts])
 
     def _read(self, table: str, name: str, columns: tuple[str, ...]) -> pa.Table:
-        path = self._root / table / name
-        if not path.exists():
+        path = self._root.file(table, name)
+        if self._root.is_local and not Path(path).exists():
             raise BadTables(
                 f"{path} is not on {gethostname()}: every worker must see the folder of an export"
             )
         schema = arrow_schema(TABLES[table])
         optional = {each: schema.field(each).type for each in TABLES[table].optional}
-        return parquet_reader.read(path, columns, optional)
+        return parquet_reader.read(path, columns, optional, self._root.files)

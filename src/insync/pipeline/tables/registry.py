@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from insync.pipeline.io import storage
 from insync.pipeline.local.dispatch import F
 
 _EXPORTED_FILE: Final = re.compile(r"part-\d{5}\.parquet")
@@ -71,7 +71,7 @@ class Step:
 def _problems(inputs: Inputs, _: Options) -> DataFrame:
     from insync.pipeline.tables.problems import problems, problems_exported  # noqa: PLC0415
 
-    if is_exported(inputs.folder):
+    if is_exported(inputs.folder, inputs.spark):
         return problems_exported(inputs.spark, inputs.folder)
     return problems(**inputs.recorded("fetches", "appends", "assignments"))
 
@@ -79,7 +79,7 @@ def _problems(inputs: Inputs, _: Options) -> DataFrame:
 def _lag(inputs: Inputs, options: Options) -> DataFrame:
     from insync.pipeline.tables.lag import lag, lag_exported  # noqa: PLC0415
 
-    if is_exported(inputs.folder):
+    if is_exported(inputs.folder, inputs.spark):
         return lag_exported(inputs.spark, inputs.folder, **options)
     telemetry = inputs.telemetry
     return lag(
@@ -107,7 +107,7 @@ def _incidents(inputs: Inputs, _: Options) -> DataFrame:
 def _record(inputs: Inputs, _: Options) -> DataFrame:
     from insync.pipeline.tables.record import record, record_exported  # noqa: PLC0415
 
-    if is_exported(inputs.folder):
+    if is_exported(inputs.folder, inputs.spark):
         return record_exported(inputs.spark, inputs.folder, inputs.telemetry.get("isr"))
     return record(**inputs.recorded("fetches", "appends", "isr", "stalls", "assignments"))
 
@@ -120,7 +120,7 @@ def _what_if(inputs: Inputs, options: Options) -> DataFrame:
     record = inputs.results.get("record")
     recorded = None if record is None else recorded_of(record)
     grid = grid_of(options, inputs.telemetry["configs"], recorded)
-    if is_exported(inputs.folder):
+    if is_exported(inputs.folder, inputs.spark):
         return what_if_exported(inputs.spark, inputs.folder, grid=grid)
     names = ("fetches", "appends", "isr", "stalls", "assignments", "configs")
     return what_if(**inputs.recorded(*names), grid=grid)
@@ -164,9 +164,14 @@ def _health(inputs: Inputs, _: Options) -> DataFrame:
     return health(made["episodes"], **recorded, **optional)
 
 
-def is_exported(folder: str) -> bool:
-    """Whether the folder has files split by partition, with the same names in every table."""
-    return any(_EXPORTED_FILE.fullmatch(path.name) for path in Path(folder, "fetches").glob("*"))
+def is_exported(folder: str, spark: SparkSession | None = None) -> bool:
+    """Whether the folder has files split by partition, with the same names in every table, in a
+    storage that tasks can read."""
+    try:
+        names = storage.folder(spark, folder).listed("fetches")
+    except storage.SparkOnly:
+        return False
+    return any(map(_EXPORTED_FILE.fullmatch, names))
 
 
 _REPLICA: Final = ("topic", "partition", "follower")
