@@ -44,7 +44,8 @@ def cells() -> list[str]:
     return MARK.split(EXAMPLE.read_text())
 
 
-@pytest.mark.parametrize("source", ["folder", pytest.param("brokers", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("source", ["folder", "brokers"])
 def test_the_cells_run_in_order(
     source: str,
     request: pytest.FixtureRequest,

@@ -21,7 +21,7 @@ from support.pipeline.sample_tables import some_partitions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 HOSTILE = "o'rders\"{0} %d\n;--\\"
 OPTIONS = {"what_if": {"policies": ("caught-up", "messages"), "lag_time_max_ms": (2_000, 30_000)}}

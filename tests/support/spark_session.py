@@ -26,7 +26,11 @@ ON_BOTH: Final = (_TESTS / "local", _TESTS / "tables")
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "spark" in metafunc.fixturenames and metafunc.definition.path.parent in ON_BOTH:
-        engines = (ENGINES[0], pytest.param(ENGINES[1], marks=pytest.mark.local))
+        is_long = metafunc.definition.get_closest_marker("long_on_spark") is not None
+        engines = (
+            pytest.param(ENGINES[0], marks=[pytest.mark.long] if is_long else []),
+            pytest.param(ENGINES[1], marks=pytest.mark.local),
+        )
         metafunc.parametrize("spark", engines, indirect=True, scope="session")
 
 

@@ -85,6 +85,8 @@ def with_another_partition(*, silent: bool) -> Tables:
     return tables
 
 
+@pytest.mark.long_on_spark
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(
     ("tables", "cause"),
     [
@@ -121,10 +123,12 @@ def test_a_removal_whose_earlier_assignment_is_missing_ends_an_episode(
     same([episode], expected_episodes(tables))
 
 
+@pytest.mark.long_on_spark
 def test_no_tables_have_no_episodes(spark: SparkSession) -> None:
     assert episodes_of_tables(spark, {}) == []
 
 
+@pytest.mark.long_on_spark
 def test_isr_changes_of_an_earlier_version_have_no_cause(spark: SparkSession) -> None:
     """A table of an earlier version is read as one in which no cause is known.
 

@@ -110,6 +110,7 @@ def test_one_row_per_topic_and_broker(
         assert lines["broker", str(broker)]["stall_ms"] == sum(length for _, length in stalls)
 
 
+@pytest.mark.long_on_spark
 def test_what_was_broken_before_the_record_began_is_not_ok(spark: SparkSession) -> None:
     """Broker 3 is down all the while, and broker 2 is caught up: 2 of 3 are in sync."""
     tables = silent_follower() | {"isr": []}
@@ -194,6 +195,7 @@ def test_a_report_is_limited_in_rows(
     assert page.count("Not recorded.") == 2
 
 
+@pytest.mark.long_on_spark
 def test_equal_rows_are_sorted_by_name(spark: SparkSession) -> None:
     """Brokers by number; a topic has none, and Spark looks only where two are level before."""
     facts_of = [("broker", name) for name in ("10", "9")] + [("topic", name) for name in ("b", "a")]
@@ -202,6 +204,7 @@ def test_equal_rows_are_sorted_by_name(spark: SparkSession) -> None:
     assert [row["name"] for row in lines] == ["a", "b", "9", "10"]
 
 
+@pytest.mark.long_on_spark
 def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSession) -> None:
     def line(level: str, name: str, status: str, **facts: int) -> tuple[Any, ...]:
         facts_of = {"level": level, "name": name, "status": status, "reason": ""} | facts
@@ -229,6 +232,7 @@ def test_many_topics_leave_room_for_brokers_and_count_in_full(spark: SparkSessio
     }  # fmt: skip
 
 
+@pytest.mark.long_on_spark
 def test_throttles_that_are_cut_are_the_harmless_ones(spark: SparkSession) -> None:
     def span(broker: int, **facts: Any) -> tuple[Any, ...]:
         facts_of: Row = {"broker": broker, "side": "leader", "held_back_s": 9, "verdict": "safe"}

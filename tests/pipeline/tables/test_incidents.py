@@ -113,6 +113,7 @@ def frozen(partition: int, *, at_ms: int = 0, out_ms: int = 8_000) -> Row:
     }  # fmt: skip
 
 
+@pytest.mark.long_on_spark
 def test_a_broker_that_freezes_is_one_incident_however_many_partitions_it_has(
     spark: SparkSession,
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_broker_that_freezes_is_one_incident_however_many_partitions_it_has(
     assert (row["duration_ms"], row["lag_messages_max"]) == (8_800, 204)
 
 
+@pytest.mark.long_on_spark
 def test_health_names_incidents_of_a_broker_and_not_each_episode(spark: SparkSession) -> None:
     rows = [frozen(partition) for partition in range(205)]
     rows += [frozen(7, at_ms=60_000 * again, out_ms=1_000) for again in (1, 2, 3)]

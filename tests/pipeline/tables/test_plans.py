@@ -106,6 +106,7 @@ def _lowest_safe(plan: Plan, rate_of_each: int) -> int:
     return max(2 * len(moved), len(moved)) * rate_of_each + 1
 
 
+@pytest.mark.long_on_spark
 def test_inbound_rates_are_by_hour_of_the_day(spark: SparkSession) -> None:
     """The second day has only the first hour, at half the rate; the hour between has no rows."""
     tables = uneven_day()
@@ -183,6 +184,7 @@ def eventful() -> Tables:
     }  # fmt: skip
 
 
+@pytest.mark.long_on_spark
 def test_the_cluster_is_that_of_the_records_end(spark: SparkSession) -> None:
     frames = as_frames(spark, eventful())
     assigned = LastAssignments(frames["assignments"])
@@ -207,6 +209,7 @@ def test_the_cluster_is_that_of_the_records_end(spark: SparkSession) -> None:
     assert list(cluster.brokers) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long_on_spark
 def test_a_record_of_deleted_topics_has_no_plan(spark: SparkSession) -> None:
     tables = eventful()
     tables["assignments"] = tables["assignments"][:2]

@@ -103,6 +103,7 @@ def never_back(tables: Tables) -> None:
             row["offset"] = SILENT.start
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(
     "change_tables",
     [idle, evicted, lost_session, created_again, dropped_rows, behind_before, never_back],
@@ -113,6 +114,7 @@ def test_other_silences_do_not_count(spark: SparkSession, change_tables: Any) ->
     assert (made(spark, tables)["silence_ms_max"] or 0) <= 2 * STEP_MS
 
 
+@pytest.mark.long_on_spark
 def test_a_stall_of_the_leader_is_no_silence_of_its_follower(spark: SparkSession) -> None:
     tables = silent_follower()
     stall = {"broker": 1, "stall_ms": 5_000, "drained_at_ms": None}
@@ -140,6 +142,7 @@ def test_gaps_are_not_covered(spark: SparkSession) -> None:
     assert row["covered_ms"] == 2 * 60_000
 
 
+@pytest.mark.long_on_spark
 def test_idle_time_is_not_covered(spark: SparkSession) -> None:
     """25 h of idle fetches and 20 s of appends gave advice that needs a day."""
     tables = silent_follower()
@@ -151,6 +154,7 @@ def test_idle_time_is_not_covered(spark: SparkSession) -> None:
     assert (row["covered_ms"], row["recorded_ms"]) == (60_000, 25 * 3_600_000 + COVERED_MS)
 
 
+@pytest.mark.long_on_spark
 def test_nothing_recorded_is_nothing_covered(spark: SparkSession) -> None:
     row = made(spark, {})
     assert (row["covered_ms"], row["silences"], row["silence_ms_max"]) == (0, 0, None)
