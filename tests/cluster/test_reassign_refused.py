@@ -198,7 +198,7 @@ def test_warnings_and_proposed_throttles_of_a_plan(
             run("configs", *entity, "--alter", "--delete-config", setting.partition("=")[0])
     size = copied_bytes(cluster, TOPIC, 1)  # of partition 0, all that it has of this topic
     in_time = -(-size // 10)
-    for_impact = 37_500_000 * size // (size + 1_000_000)  # one replica to copy
+    for_impact = 37_500_000 * size // (size + 3_000_000)  # one replica to copy
     proposed = {"given": 1_000_000, "finish_in": in_time, "max_impact": for_impact}
     assert {why: each["bytes_per_s"] for why, each in data["throttles"].items()} == proposed
     assert {each["verdict"] for each in data["throttles"].values()} == {"safe"}
