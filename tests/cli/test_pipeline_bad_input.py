@@ -43,21 +43,27 @@ def exported(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "exported"))
 
 
-@pytest.fixture(params=["spark", "local"])
+@pytest.fixture(
+    params=[
+        pytest.param("spark", marks=pytest.mark.long),
+        pytest.param("local", marks=pytest.mark.local),
+    ]
+)
 def pipeline(
     request: pytest.FixtureRequest,
-    spark: SparkSession,
     exported: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., tuple[int, str, str]]:
     """The command, in the session that all tests share and without any."""
+    if request.param == "spark":
+        spark = request.getfixturevalue("spark")
 
-    @contextmanager
-    def shared(**_: object) -> Iterator[SparkSession]:
-        yield spark
+        @contextmanager
+        def shared(**_: object) -> Iterator[SparkSession]:
+            yield spark
 
-    monkeypatch.setattr(session, "session", shared)
+        monkeypatch.setattr(session, "session", shared)
 
     def run(*command: str) -> tuple[int, str, str]:
         out = exported.parent / "out"

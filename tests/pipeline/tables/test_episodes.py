@@ -86,7 +86,6 @@ def with_another_partition(*, silent: bool) -> Tables:
 
 
 @pytest.mark.long_on_spark
-@pytest.mark.long_on_spark
 @pytest.mark.parametrize(
     ("tables", "cause"),
     [
@@ -103,6 +102,7 @@ def test_a_broker_is_frozen_if_more_than_one_partition_shows_its_silence(
     assert (episode["follower"], episode["cause"]) == (3, cause)
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(
     ("replicas", "ending"),
     [([1, 2], "moved-away"), ([], "topic-deleted"), ([1, 2, 3], "open")],
