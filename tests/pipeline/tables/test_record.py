@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from insync.pipeline.tables.record import GAP_MS, RECORD, record, record_exported
 from support.pipeline.exported_tables import BASE, SILENT, STEP_MS, STEPS, change, write
-from support.pipeline.exported_tables import record as evicted_follower
+from support.pipeline.exported_tables import record as silent_follower
 from support.pipeline.spark_frames import as_frames
 
 pytestmark = pytest.mark.spark
@@ -19,11 +19,6 @@ Tables = dict[str, list[Row]]
 SILENCE_MS = (SILENT.stop - SILENT.start + 1) * STEP_MS
 BEGAN_MS = 1_000_000 + (SILENT.start - 1) * STEP_MS + 10
 COVERED_MS = (STEPS - 1) * STEP_MS + 10
-
-
-def silent_follower() -> Tables:
-    """Under a limit that is longer than the silence."""
-    return evicted_follower() | {"isr": []}
 
 
 def made(spark: SparkSession, tables: Tables) -> Row:
@@ -57,11 +52,6 @@ def test_the_longest_silence_of_a_healthy_follower_has_its_place(
     folder = write(tmp_path, silent_follower())
     isr = as_frames(spark, silent_follower())["isr"]
     assert [dict(each.asDict()) for each in record_exported(spark, folder, isr).collect()] == [row]
-
-
-def evicted(tables: Tables) -> None:
-    """Its leader noticed; it was back in the ISR as soon as it fetched again."""
-    tables["isr"] = evicted_follower()["isr"]
 
 
 def idle(tables: Tables) -> None:
@@ -105,8 +95,7 @@ def never_back(tables: Tables) -> None:
 
 @pytest.mark.long_on_spark
 @pytest.mark.parametrize(
-    "change_tables",
-    [idle, evicted, lost_session, created_again, dropped_rows, behind_before, never_back],
+    "change_tables", [idle, lost_session, created_again, dropped_rows, behind_before, never_back]
 )
 def test_other_silences_do_not_count(spark: SparkSession, change_tables: Any) -> None:
     tables = silent_follower()

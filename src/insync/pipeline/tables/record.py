@@ -9,8 +9,7 @@
   leader epoch. It counts if the leader appended meanwhile: without that no limit is running. Stalls
   of the leader are taken off, as the rules do.
 - **Healthy** is a follower that was caught up before the silence (KAFKA-4485) and is caught up
-  again after it, that stayed in the ISR, and whose broker did not lose its session meanwhile: a
-  restart is no silence, nor is a fault that its leader noticed.
+  again after it, and whose broker did not lose its session meanwhile: a restart is no silence.
 - A topic that was created again (`assignments`) is another one, with silences of its own.
 - Where rows were dropped (`seq` says so) nothing is known, and no silence is counted.
 
@@ -258,7 +257,7 @@ def _stalled_ms(stalls: pa.Table, leader: Array, from_ms: Array, to_ms: Array) -
 def _summed(parts: DataFrame, isr: DataFrame | None) -> DataFrame:
     silences = parts.where("silence_ms IS NOT NULL")
     if isr is not None:
-        silences = _without_evictions(_without_restarts(silences, isr), isr)
+        silences = _without_restarts(silences, isr)
     covered = _covered(parts.where("silence_ms IS NULL"))
     return covered.crossJoin(_of_silences(silences)).select(*RECORD.names).to(RECORD)
 
@@ -303,19 +302,6 @@ def _without_restarts(silences: DataFrame, isr: DataFrame) -> DataFrame:
         ["follower", "from_ms", "to_ms"],
         "left_anti",
     )
-
-
-def _without_evictions(silences: DataFrame, isr: DataFrame) -> DataFrame:
-    """Of silences shorter than a second the place is not known; they count."""
-    left = isr.where(F.col("change") == SHRINK).select(
-        F.col("topic").alias("left_topic"),
-        F.col("partition").alias("left_partition"),
-        F.col("replica").alias("left_follower"),
-        F.coalesce("decided_at_ms", "at_ms").alias("left_at_ms"),
-    )
-    same = [F.col(field.name) == F.col(f"left_{field.name}") for field in _PLACE]
-    inside = F.col("left_at_ms").between(F.col("from_ms"), F.col("to_ms"))
-    return silences.join(left, [*same, inside], "left_anti")
 
 
 def _cause(isr: DataFrame) -> Column:
