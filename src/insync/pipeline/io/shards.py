@@ -165,7 +165,7 @@ def assign_files(sizes: Sequence[int], tasks: int) -> list[list[int]]:
 
 
 def with_rows(root: storage.Folder, table: str, names: list[str]) -> list[str]:
-    """Those files that are not empty. Of an object store, several are asked at once."""
+    """The files that have rows. In an object store, several footers are read at once."""
 
     def count(name: str) -> int:
         return parquet_reader.count_rows(root.file(table, name), root.files)
